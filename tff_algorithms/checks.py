@@ -1,0 +1,38 @@
+"""Checks of arguments: each returns its value or names the argument in a ValueError."""
+
+import math
+
+
+def positive(value: float, name: str) -> float:
+  """A finite number above 0."""
+  if not (value > 0 and math.isfinite(value)):
+    raise ValueError(f'{name} must be a positive number, found {value}.')
+  return value
+
+
+def not_negative(value: float, name: str) -> float:
+  """A finite number, 0 or above."""
+  if not (value >= 0 and math.isfinite(value)):
+    raise ValueError(f'{name} must be 0 or a positive number, found {value}.')
+  return value
+
+
+def fraction(value: float, name: str) -> float:
+  """A number in [0, 1)."""
+  if not 0 <= value < 1:
+    raise ValueError(f'{name} must be in [0, 1), found {value}.')
+  return value
+
+
+def count(value: int, name: str) -> int:
+  """A whole number, 1 or above."""
+  if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    raise ValueError(f'{name} must be a whole number of at least 1, found {value}.')
+  return value
+
+
+def one_of(value: str, choices: tuple[str, ...], name: str) -> str:
+  """One of the choices."""
+  if value not in choices:
+    raise ValueError(f'{name} must be one of {", ".join(choices)}, found {value!r}.')
+  return value

@@ -1,0 +1,67 @@
+"""What a client's argument of `next` is, and how its rows are read on the client.
+
+Either way the client ends up with all its rows as one structure of tensors and with
+a key of its own, from which its randomness is seeded. An ordinary `tf.data` set is
+gathered once; with `from_id` only the client's id travels, and the client reads its
+rows itself, which is the fastest way into a round.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+# More rows than a client can hold in memory: `rebatch` then gives a single batch.
+_ALL_ROWS = 1 << 40
+
+
+class ClientInput(NamedTuple):
+  """A client's argument.
+
+  Attributes:
+    type: Its TFF type, unplaced.
+    load: A TensorFlow function, value of that type -> (key, rows): an int64 scalar,
+      and a structure of tensors whose leading axis is the client's examples.
+  """
+
+  type: tff.Type
+  load: Callable[[Any], tuple[tf.Tensor, Any]]
+
+
+def from_dataset(batch_spec: Any) -> ClientInput:
+  """An ordinary data set of batches; TFF type `batch*`.
+
+  How the rows are batched in it does not matter. The key is a hash of the first row.
+
+  Args:
+    batch_spec: The structure of `tf.TensorSpec`s of a batch, the leading axis None.
+  """
+
+  def load(dataset):
+    # A data set without elements has no single element: one row is added, and dropped.
+    extra = tf.nest.map_structure(
+      lambda spec: tf.zeros([1] + spec.shape[1:], spec.dtype), batch_spec
+    )
+    dataset = dataset.concatenate(tf.data.Dataset.from_tensors(extra))
+    rows = dataset.rebatch(_ALL_ROWS).get_single_element()
+    first = [tf.io.serialize_tensor(t[0]) for t in tf.nest.flatten(rows)]
+    return _hash(tf.strings.join(first)), tf.nest.map_structure(lambda t: t[:-1], rows)
+
+  return ClientInput(tff.SequenceType(tff.types.tensorflow_to_type(batch_spec)), load)
+
+
+def from_id(load_rows: Callable[[tf.Tensor], Any]) -> ClientInput:
+  """The client's id; TFF type `str`. The key is a hash of the id.
+
+  Args:
+    load_rows: A TensorFlow function, id (a string scalar) -> the client's rows. It
+      runs where the client runs, so what it reads must be there.
+  """
+  return ClientInput(
+    tff.TensorType(str), lambda client_id: (_hash(client_id), load_rows(client_id))
+  )
+
+
+def _hash(text: tf.Tensor) -> tf.Tensor:
+  return tf.strings.to_hash_bucket_fast(text, num_buckets=2**63 - 1)

@@ -1,0 +1,105 @@
+"""FedAvg / FedOpt: McMahan et al. 2017; Reddi et al. 2021, Algorithm 1.
+
+On client i, from y = x:        y <- y - eta_l g_i(y; batch)
+At the server:                  Delta = mean of (x - y_i),  x <- ServerOptimizer(x, Delta)
+
+With `base_optimizers.as_tff_optimizer` at the server it is Algorithm 2 of
+Karimireddy et al. 2021 (Mime).
+"""
+
+from collections.abc import Sequence
+
+import tensorflow_federated as tff
+
+from tff_algorithms import (
+  base_optimizers,
+  checks,
+  client_input as client_inputs,
+  local_training,
+  models,
+  oracles,
+  process,
+  schedules,
+  server_steps,
+  terms as terms_lib,
+)
+
+
+def build_fed_avg(
+  model: models.Model | tff.learning.models.FunctionalModel | oracles.Oracle,
+  *,
+  client_learning_rate: float,
+  batch_size: int,
+  epochs: int = 1,
+  max_steps: int | None = None,
+  shuffle: bool = True,
+  client_optimizer: base_optimizers.BaseOptimizer | None = None,
+  server_optimizer: tff.learning.optimizers.Optimizer | None = None,
+  weighting: str = 'examples',
+  terms: Sequence[terms_lib.Term] = (),
+  client_schedule: schedules.Schedule | None = None,
+  server_schedule: schedules.Schedule | None = None,
+  aggregator: tff.aggregators.AggregationFactory | None = None,
+  metrics_aggregator: tff.aggregators.UnweightedAggregationFactory | None = None,
+  client_input: client_inputs.ClientInput | None = None,
+  seed: int = 0,
+) -> tff.learning.templates.LearningProcess:
+  """Builds FedAvg.
+
+  `next` is `(<S@SERVER, {batch*}@CLIENTS> -> <state=S@SERVER, metrics=M@SERVER>)`; see
+  `process.build_learning_process` for S and M. One round: the server sends x; each
+  client takes E epochs of steps from it and sends x - y_i; the server's optimizer
+  takes their mean for a gradient.
+
+  Args:
+    model: What is trained: a model, or any gradient oracle.
+    client_learning_rate: eta_l, a hyperparameter of the process.
+    batch_size: The rows of a local step; how a client's data set is batched does not
+      matter.
+    epochs: E, the passes over a client's rows in a round.
+    max_steps: Where to cut them, or None.
+    shuffle: Whether each pass has a random order, from (seed, round, client).
+    client_optimizer: The pair (U, V) of the local step, fresh on each client; SGD by
+      default.
+    server_optimizer: Any TFF optimizer, or a pair by
+      `base_optimizers.as_tff_optimizer`; SGD with rate 1 by default, so x <- mean y_i.
+    weighting: 'examples', or 'uniform' over the clients that have any.
+    terms: Augmenting gradients to add to the local step.
+    client_schedule: Round -> factor on the client learning rate.
+    server_schedule: Round -> factor on the server optimizer's learning rate.
+    aggregator: For x - y_i, `tff.aggregators.MeanFactory()` by default. One that does
+      not weight counts a client that was left out as a zero.
+    metrics_aggregator: For the sums behind the metrics.
+    client_input: What the clients' argument is, an ordinary data set by default.
+    seed: The run's seed, for initial weights, shuffling and dropout.
+  """
+  oracle = oracles.as_oracle(model)
+  server_optimizer = server_optimizer or tff.learning.optimizers.build_sgdm(1.0)
+  checks.positive(client_learning_rate, 'client_learning_rate')
+  training = local_training.LocalTraining(
+    oracle=oracle,
+    server_step=server_steps.optimizer_step(server_optimizer, server_schedule),
+    client_optimizer=client_optimizer or base_optimizers.sgd(),
+    terms=terms,
+    batch_size=checks.count(batch_size, 'batch_size'),
+    epochs=checks.count(epochs, 'epochs'),
+    max_steps=None if max_steps is None else checks.count(max_steps, 'max_steps'),
+    shuffle=shuffle,
+    weighting=weighting,
+    schedule=client_schedule or schedules.constant(),
+    aggregator=local_training.mean_aggregator(aggregator, weighting),
+    seed=seed,
+  )
+  return process.build_learning_process(
+    server_steps.initial_state(
+      oracle,
+      server_optimizer,
+      seed=seed,
+      terms=terms,
+      client_learning_rate=client_learning_rate,
+    ),
+    [training],
+    client_input or client_inputs.from_dataset(oracle.batch_spec),
+    server_optimizer=server_optimizer,
+    metrics_aggregator=metrics_aggregator,
+  )

@@ -1,0 +1,74 @@
+"""The phase in which clients send their full gradient at x, and the server steps on it."""
+
+import collections
+from collections.abc import Callable
+import dataclasses
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algorithms import local_loop, structures
+from tff_algorithms.local_training import client_weight
+from tff_algorithms.models import ModelWeights
+from tff_algorithms.oracles import Oracle
+from tff_algorithms.phases import ClientResult, Phase, ServerState, Upload
+
+_GRADIENT = 'gradient'
+
+
+class Message(NamedTuple):
+  """What a client is sent: x."""
+
+  weights: ModelWeights
+
+
+@dataclasses.dataclass(frozen=True)
+class FullGradient(Phase):
+  """grad f_i(x) over all rows of each client, averaged.
+
+  Attributes:
+    oracle: What gives the gradients; asked without a seed, so without dropout.
+    server_step: (server, mean gradient) -> server.
+    batch_size: The rows taken at a time; the result does not depend on it.
+    weighting: The weight of a client in the mean, 'examples' or 'uniform'.
+    aggregator: For the gradient.
+  """
+
+  oracle: Oracle
+  server_step: Callable[[ServerState, Any], ServerState]
+  batch_size: int
+  weighting: str
+  aggregator: tff.aggregators.AggregationFactory
+
+  @property
+  def aggregators(self):
+    return {_GRADIENT: self.aggregator}
+
+  def message(self, server):
+    return Message(server.weights)
+
+  def work(self, message, key, rows):
+    x = message.weights
+    outcome = local_loop.full_gradient(self.oracle, x, rows, self.batch_size)
+    n = tf.cast(local_loop.num_rows(rows), structures.dtype_of(x.trainable))
+    upload = Upload(outcome.gradient_sum, client_weight(self.weighting, n))
+    measurements = collections.OrderedDict(
+      loss_sum=outcome.loss_sum,
+      num_seen=outcome.num_seen,
+      metrics=outcome.metrics,
+    )
+    return ClientResult(collections.OrderedDict({_GRADIENT: upload}), measurements)
+
+  def finish(self, server, means):
+    return self.server_step(server, means[_GRADIENT])
+
+  def metrics(self, measurements, num_clients, means, old, new):
+    update = structures.subtract(new.weights.trainable, old.weights.trainable)
+    return collections.OrderedDict(
+      loss=measurements['loss_sum'] / measurements['num_seen'],
+      **self.oracle.finalize_metrics(measurements['metrics']),
+      num_examples=measurements['num_seen'],
+      gradient_norm=structures.global_norm(means[_GRADIENT]),
+      update_norm=structures.global_norm(update),
+    )

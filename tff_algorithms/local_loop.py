@@ -1,0 +1,200 @@
+"""The one local loop, y <- y - eta U(g_i(y; batch) + a, s), and the full gradient.
+
+Pure TensorFlow without placement: it runs on a client, and could run at the server.
+All rows are one structure of tensors; a step takes its rows by index and the last
+batch of an epoch is simply shorter, which is exact for any loss (a loss that ignores
+sample weights would be silently wrong under padding) and costs nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tff_algorithms import structures
+from tff_algorithms.base_optimizers import BaseOptimizer
+from tff_algorithms.models import ModelWeights
+from tff_algorithms.oracles import Oracle
+from tff_algorithms.structures import Structure
+from tff_algorithms.terms import Step
+
+_fold_in = tf.random.experimental.stateless_fold_in
+
+
+class Outcome(NamedTuple):
+  """What a run of batches gave.
+
+  Attributes:
+    weights: y, the trainable weights after the last step.
+    num_steps: K_i, how many steps were taken.
+    gradient_sum: The sum of the loss gradients g_i alone, `()` unless asked for.
+    num_seen: How many examples the steps saw, with repetition.
+    loss_sum: The sum of their losses, each at the weights before its step.
+    metrics: The sums of the oracle's metrics over them.
+  """
+
+  weights: Structure
+  num_steps: tf.Tensor
+  gradient_sum: Structure
+  num_seen: tf.Tensor
+  loss_sum: tf.Tensor
+  metrics: Any
+
+
+def num_rows(rows: Structure) -> tf.Tensor:
+  """How many examples the rows are."""
+  return tf.shape(tf.nest.flatten(rows)[0])[0]
+
+
+def _ceil_div(a: tf.Tensor, b: Any) -> tf.Tensor:
+  return -(-a // b)
+
+
+def num_local_steps(
+  rows: Structure, batch_size: int, epochs: int, max_steps: int | None
+) -> tf.Tensor:
+  """K_i: `epochs` passes over the rows, cut at `max_steps`."""
+  steps = epochs * _ceil_div(num_rows(rows), batch_size)
+  return steps if max_steps is None else tf.minimum(steps, max_steps)
+
+
+def local_loop(
+  oracle: Oracle,
+  x: ModelWeights,
+  rows: Structure,
+  *,
+  num_steps: tf.Tensor,
+  batch_size: int,
+  rate: Callable[[tf.Tensor], tf.Tensor],
+  seed: tf.Tensor,
+  shuffle: bool,
+  base: BaseOptimizer,
+  s: Any,
+  advance: bool,
+  terms: Sequence[Callable[[Step], Structure]] = (),
+  sum_gradients: bool = False,
+) -> Outcome:
+  """Takes local steps from x.
+
+  Args:
+    oracle: What gives the gradients.
+    x: The weights to start from; the non-trainable ones stay.
+    rows: The rows to train on, passed through as often as the steps need.
+    num_steps: How many steps to take, an integer scalar.
+    batch_size: How many rows a step takes; the last step of a pass may take fewer.
+    rate: Step number (from 0) -> eta.
+    seed: A `[2]` integer seed for shuffling and dropout.
+    shuffle: Whether each pass takes the rows in an order of its own.
+    base: The pair (U, V).
+    s: Its statistics to start from.
+    advance: Whether steps update s by V, or all use the one given.
+    terms: The augmenting gradients, to be summed.
+    sum_gradients: Whether to add up the loss gradients.
+  """
+  n = num_rows(rows)
+  batches = tf.maximum(_ceil_div(n, batch_size), 1)  # in an epoch
+  shuffle_seed, step_seed = _fold_in(seed, 0), _fold_in(seed, 1)
+
+  def order_of(epoch):
+    if not shuffle:
+      return tf.range(n)
+    order_seed = _fold_in(shuffle_seed, epoch)
+    return tf.random.experimental.stateless_shuffle(tf.range(n), order_seed)
+
+  def step(t, y, s, order, sums):
+    epoch, b = t // batches, t % batches
+    if shuffle:
+      order = tf.cond(tf.equal(b, 0), lambda: order_of(epoch), lambda: order)
+    batch = _batch(rows, order, b, batch_size)
+    seed_t = _fold_in(step_seed, t)
+
+    def evaluate(weights):
+      return oracle.evaluate(ModelWeights(weights, x.non_trainable), batch, seed_t)
+
+    g = evaluate(y)
+    step_t = Step(y=y, x=x.trainable, evaluate=evaluate)
+    direction = structures.add(g.gradient, *[a(step_t) for a in terms])
+    y = structures.subtract(y, structures.scale(rate(t), base.U(direction, s)))
+    s = base.V(direction, s) if advance else s
+    return t + 1, y, s, order, _accumulate(sums, g, num_rows(batch), sum_gradients)
+
+  def not_done(t, *_):
+    return t < num_steps
+
+  start = (0, x.trainable, s, tf.range(n), _no_sums(oracle, x, rows, sum_gradients))
+  t, y, _, _, sums = tf.while_loop(not_done, step, start)
+  return Outcome(y, t, *sums)
+
+
+def full_gradient(
+  oracle: Oracle,
+  x: ModelWeights,
+  rows: Structure,
+  batch_size: int,
+  seed: tf.Tensor | None = None,
+) -> Outcome:
+  """The gradient of the mean loss over all rows at x, each row counted once.
+
+  Args:
+    oracle: What gives the gradients.
+    x: The weights.
+    rows: The rows.
+    batch_size: How many rows are taken at a time; the result does not depend on it.
+    seed: None for inference (no dropout), or what dropout is seeded from.
+
+  Returns:
+    An `Outcome` whose `gradient_sum` is the *mean* gradient over the rows (0 if there
+    are none) and whose weights are those of x.
+  """
+  n = num_rows(rows)
+
+  def step(t, total, sums):
+    batch = _batch(rows, tf.range(n), t, batch_size)
+    g = oracle.evaluate(x, batch, None if seed is None else _fold_in(seed, t))
+    k = num_rows(batch)
+    total = structures.add(total, structures.scale(k, g.gradient))
+    return t + 1, total, _accumulate(sums, g, k, False)
+
+  num_steps = _ceil_div(n, batch_size)
+  start = (0, structures.zeros_like(x.trainable), _no_sums(oracle, x, rows, False))
+  t, total, sums = tf.while_loop(lambda t, *_: t < num_steps, step, start)
+  mean = tf.nest.map_structure(
+    lambda a: tf.math.divide_no_nan(a, tf.cast(n, a.dtype)), total
+  )
+  return Outcome(x.trainable, t, mean, *sums[1:])
+
+
+def _batch(rows, order, b, batch_size):
+  """Rows number b * batch_size and on, in the given order."""
+  indices = order[b * batch_size : (b + 1) * batch_size]
+  return tf.nest.map_structure(lambda t: tf.gather(t, indices), rows)
+
+
+def _no_sums(oracle, x, rows, sum_gradients):
+  """The last four fields of an `Outcome` before the first step."""
+
+  @tf.function
+  def metrics_of(weights, batch):
+    return oracle.evaluate(weights, batch, None).metrics
+
+  # Traced for its shapes, never run.
+  metrics = metrics_of.get_concrete_function(
+    structures.tensor_specs(x), structures.tensor_specs(rows)
+  ).structured_outputs
+  return (
+    structures.zeros_like(x.trainable) if sum_gradients else (),
+    tf.zeros([]),
+    tf.zeros([]),
+    tf.nest.map_structure(lambda t: tf.zeros(t.shape, t.dtype), metrics),
+  )
+
+
+def _accumulate(sums, evaluation, k, sum_gradients):
+  gradient_sum, num_seen, loss_sum, metrics = sums
+  k = tf.cast(k, tf.float32)
+  return (
+    structures.add(gradient_sum, evaluation.gradient) if sum_gradients else (),
+    num_seen + k,
+    loss_sum + k * tf.cast(evaluation.loss, tf.float32),
+    tf.nest.map_structure(tf.add, metrics, evaluation.metrics),
+  )

@@ -1,0 +1,186 @@
+"""The phase in which clients train: broadcast x, loop on the clients, step at the server."""
+
+import collections
+from collections.abc import Callable, Sequence
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algorithms import checks, local_loop, schedules, structures
+from tff_algorithms.base_optimizers import BaseOptimizer
+from tff_algorithms.models import ModelWeights
+from tff_algorithms.oracles import Oracle
+from tff_algorithms.phases import ClientResult, Phase, ServerState, Upload
+from tff_algorithms.terms import Client, Term
+
+WEIGHTINGS = ('examples', 'uniform')
+_DELTA = 'delta'
+
+
+class Message(NamedTuple):
+  """What a client is sent: x, and what belongs to the round and to the terms."""
+
+  round_num: tf.Tensor
+  weights: ModelWeights
+  learning_rate: tf.Tensor
+  terms: tuple
+
+
+def client_weight(weighting: str, num_examples: tf.Tensor) -> tf.Tensor:
+  """The weight of a client in a mean: its number of examples, or 1."""
+  return num_examples if weighting == 'examples' else tf.ones_like(num_examples)
+
+
+def mean_aggregator(
+  aggregator: tff.aggregators.AggregationFactory | None, weighting: str
+) -> tff.aggregators.AggregationFactory:
+  """The aggregator for a mean over clients; checks that it can weight as asked."""
+  checks.one_of(weighting, WEIGHTINGS, 'weighting')
+  if weighting == 'examples' and isinstance(
+    aggregator, tff.aggregators.UnweightedAggregationFactory
+  ):
+    raise ValueError(
+      f'aggregator ({type(aggregator).__name__}) cannot weight clients: pass '
+      "weighting='uniform', or a weighted aggregator."
+    )
+  return aggregator or tff.aggregators.MeanFactory()
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalTraining(Phase):
+  """Local steps on the clients; the server steps on the mean of x - y_i.
+
+  Attributes:
+    oracle: What gives the gradients.
+    server_step: (server, mean of x - y_i) -> server.
+    client_optimizer: The pair (U, V) of the local step, its statistics fresh on every
+      client in every round.
+    terms: The augmenting gradients.
+    batch_size: The rows of a local step.
+    epochs: The passes over a client's rows.
+    max_steps: Where to cut them, or None.
+    shuffle: Whether each pass has an order of its own.
+    weighting: The weight of a client in the mean, 'examples' or 'uniform'.
+    schedule: The factor on the client learning rate.
+    aggregator: For x - y_i.
+    seed: The run's seed.
+  """
+
+  oracle: Oracle
+  server_step: Callable[[ServerState, Any], ServerState]
+  client_optimizer: BaseOptimizer
+  terms: Sequence[Term]
+  batch_size: int
+  epochs: int
+  max_steps: int | None
+  shuffle: bool
+  weighting: str
+  schedule: schedules.Schedule
+  aggregator: tff.aggregators.AggregationFactory
+  seed: int
+
+  @property
+  def aggregators(self):
+    factories = {_DELTA: self.aggregator}
+    for term in self.terms:
+      for name, factory in term.aggregators.items():
+        factories[f'{term.name}_{name}'] = factory
+    return factories
+
+  def message(self, server):
+    eta = server.hparams['client_learning_rate'] * self.schedule(server.round_num)
+    return Message(
+      round_num=server.round_num,
+      weights=server.weights,
+      learning_rate=eta,
+      terms=tuple(
+        term.message(state, server.weights)
+        for term, state in zip(self.terms, server.terms, strict=True)
+      ),
+    )
+
+  def work(self, message, key, rows):
+    x = message.weights
+    client = self._client(message, key, rows)
+    prepared = [
+      term.prepare(sent, client)
+      for term, sent in zip(self.terms, message.terms, strict=True)
+    ]
+    outcome = local_loop.local_loop(
+      self.oracle,
+      x,
+      rows,
+      num_steps=local_loop.num_local_steps(
+        rows, self.batch_size, self.epochs, self.max_steps
+      ),
+      batch_size=self.batch_size,
+      rate=lambda step: message.learning_rate,
+      seed=client.seed,
+      shuffle=self.shuffle,
+      base=self.client_optimizer,
+      s=self.client_optimizer.init(structures.tensor_specs(x.trainable)),
+      advance=True,
+      terms=[
+        functools.partial(term.value, message=sent, prepared=made)
+        for term, sent, made in zip(self.terms, message.terms, prepared, strict=True)
+      ],
+    )
+    delta = structures.subtract(x.trainable, outcome.weights)
+    weight = client_weight(self.weighting, client.num_examples)
+    uploads = collections.OrderedDict({_DELTA: Upload(delta, weight)})
+    for term, made in zip(self.terms, prepared, strict=True):
+      for name, upload in term.uploads(client, made, outcome).items():
+        uploads[f'{term.name}_{name}'] = upload
+    norm, weight = structures.global_norm(delta), tf.cast(weight, tf.float32)
+    measurements = collections.OrderedDict(
+      loss_sum=outcome.loss_sum,
+      num_seen=outcome.num_seen,
+      metrics=outcome.metrics,
+      num_examples=tf.cast(client.num_examples, tf.float32),
+      norm_sum=norm,
+      weighted_square_sum=weight * tf.square(norm),
+      weight_sum=weight,
+    )
+    return ClientResult(uploads, measurements)
+
+  def _client(self, message, key, rows):
+    x = message.weights
+    fold_in = tf.random.experimental.stateless_fold_in
+    run_seed = tf.constant([self.seed, 0], tf.int64)
+    return Client(
+      weights=x,
+      rows=rows,
+      num_examples=tf.cast(
+        local_loop.num_rows(rows), structures.dtype_of(x.trainable)
+      ),
+      seed=fold_in(fold_in(run_seed, message.round_num), key),
+      full_gradient=lambda seed: local_loop.full_gradient(
+        self.oracle, x, rows, self.batch_size, seed
+      ),
+    )
+
+  def finish(self, server, means):
+    states = []
+    for term, state in zip(self.terms, server.terms, strict=True):
+      own = {name: means[f'{term.name}_{name}'] for name in term.aggregators}
+      states.append(term.absorb(state, own, server.weights))
+    server = server._replace(terms=tuple(states))
+    return self.server_step(server, means[_DELTA])
+
+  def metrics(self, measurements, num_clients, means, old, new):
+    # mean ||y_i - ybar||^2 = mean ||y_i - x||^2 - ||ybar - x||^2, so that one
+    # aggregation is enough; exact where the aggregator is a plain mean.
+    mean_square = measurements['weighted_square_sum'] / measurements['weight_sum']
+    spread_square = mean_square - tf.square(structures.global_norm(means[_DELTA]))
+    update = structures.subtract(new.weights.trainable, old.weights.trainable)
+    return collections.OrderedDict(
+      loss=measurements['loss_sum'] / measurements['num_seen'],
+      **self.oracle.finalize_metrics(measurements['metrics']),
+      num_examples=measurements['num_examples'],
+      client_drift=measurements['norm_sum'] / num_clients,
+      client_spread=tf.sqrt(tf.maximum(spread_square, 0.0)),
+      update_norm=structures.global_norm(update),
+    )

@@ -1,0 +1,159 @@
+"""Models as pure functions, with randomness that is given and not drawn.
+
+`tff.learning.models.FunctionalModel` cannot be handed a seed, so that its dropout
+differs from run to run and between two gradients on one batch. `Model` is the same
+idea with `predict(weights, x, seed)`; a `FunctionalModel` (and through TFF's
+converter a Keras model) is accepted wherever a `Model` is.
+"""
+
+import collections
+from collections.abc import Callable
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+ModelWeights = tff.learning.models.ModelWeights
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+  """A loss to be minimised over weights, on batches of (x, y).
+
+  Attributes:
+    input_spec: An `OrderedDict(x=..., y=...)` of (structures of) `tf.TensorSpec`
+      of a batch, the leading axis None.
+    initialize: seed -> `ModelWeights`; the seed is a `[2]` integer tensor for
+      `tf.random.stateless_*`.
+    predict: (weights, x, seed) -> outputs. A seed stands for training (dropout on,
+      drawn from it), None for inference.
+    loss: (y, outputs) -> the mean loss over the batch, a scalar.
+    metrics: (y, outputs) -> an OrderedDict of sums over the batch, which add up over
+      batches and clients.
+    finalize_metrics: such sums -> an OrderedDict of the metrics' values.
+  """
+
+  input_spec: Any
+  initialize: Callable[[Any], ModelWeights]
+  predict: Callable[[ModelWeights, Any, Any], Any]
+  loss: Callable[[Any, Any], tf.Tensor]
+  metrics: Callable[[Any, Any], collections.OrderedDict]
+  finalize_metrics: Callable[[Any], collections.OrderedDict]
+
+
+def as_model(model: Model | tff.learning.models.FunctionalModel) -> Model:
+  """Returns the model itself, or a TFF functional model as a `Model`.
+
+  The converted model ignores seeds: whatever randomness it has is its own.
+
+  Args:
+    model: A `Model`, a `tff.learning.models.FunctionalModel`, or the latter made of a
+      Keras model by `tff.learning.models.functional_model_from_keras`.
+  """
+  if isinstance(model, Model):
+    return model
+  if not isinstance(model, tff.learning.models.FunctionalModel):
+    raise TypeError(
+      'model must be a tff_algorithms.Model or a tff.learning.models.FunctionalModel '
+      '(make one of a Keras model with '
+      'tff.learning.models.functional_model_from_keras), '
+      f'found {type(model).__name__}.'
+    )
+
+  def initialize(seed):
+    del seed  # A functional model brings its initial weights with it.
+    return ModelWeights(*tf.nest.map_structure(tf.constant, model.initial_weights))
+
+  def predict(weights, x, seed):
+    return model.predict_on_batch(tuple(weights), x, training=seed is not None)
+
+  def metrics(y, outputs):
+    batch_output = tff.learning.models.BatchOutput(
+      loss=None,
+      predictions=outputs,
+      num_examples=tf.shape(tf.nest.flatten(outputs)[0])[0],
+    )
+    return model.update_metrics_state(
+      model.initialize_metrics_state(), y, batch_output, None
+    )
+
+  return Model(
+    input_spec=model.input_spec,
+    initialize=initialize,
+    predict=predict,
+    loss=lambda y, outputs: model.loss(outputs, y),
+    metrics=metrics,
+    finalize_metrics=model.finalize_metrics,
+  )
+
+
+def as_functional_model(
+  model: Model, seed: int = 0
+) -> tff.learning.models.FunctionalModel:
+  """A `Model` as a functional model, for evaluation with TFF's own tools.
+
+  It predicts as in inference even when asked for training: there is no seed to draw
+  a dropout mask from.
+
+  Args:
+    model: The model to convert.
+    seed: What the initial weights are drawn from.
+  """
+  weights = model.initialize(tf.constant([seed, 0]))
+
+  @tf.function
+  def predict_on_batch(model_weights, x, training=False):
+    del training  # See above.
+    return model.predict(ModelWeights(*model_weights), x, None)
+
+  @tf.function
+  def initialize_metrics():
+    empty = tf.nest.map_structure(
+      lambda spec: tf.zeros([0] + spec.shape[1:], spec.dtype), model.input_spec
+    )
+    outputs = model.predict(weights, empty['x'], None)
+    return tf.nest.map_structure(tf.zeros_like, model.metrics(empty['y'], outputs))
+
+  @tf.function
+  def update_metrics(state, y, batch_output, sample_weight=None):
+    del sample_weight  # Metrics count every example once.
+    sums = model.metrics(y, batch_output.predictions)
+    return tf.nest.map_structure(tf.add, state, sums)
+
+  return tff.learning.models.FunctionalModel(
+    initial_weights=tuple(tf.nest.map_structure(lambda t: t.numpy(), weights)),
+    predict_on_batch_fn=predict_on_batch,
+    loss_fn=lambda output, label, sample_weight=None: model.loss(label, output),
+    metrics_fns=(initialize_metrics, update_metrics, tf.function(model.finalize_metrics)),
+    input_spec=model.input_spec,
+  )
+
+
+def cross_entropy(y: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+  """The mean softmax cross-entropy of integer labels.
+
+  A label out of range makes the loss NaN, so that the client that holds it is left
+  out of the round; TensorFlow's own loss would stop the whole round.
+  """
+  num_classes = logits.shape[-1]
+  valid = (y >= 0) & (y < num_classes)
+  losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
+    labels=tf.where(valid, y, tf.zeros_like(y)), logits=logits
+  )
+  nan = tf.constant(float('nan'), losses.dtype)
+  return tf.reduce_mean(tf.where(valid, losses, nan))
+
+
+def accuracy_sums(y: tf.Tensor, logits: tf.Tensor) -> collections.OrderedDict:
+  """The number of right answers and of answers, for `accuracy_from_sums`."""
+  right = tf.equal(tf.argmax(logits, axis=-1, output_type=y.dtype), y)
+  return collections.OrderedDict(
+    num_right=tf.reduce_sum(tf.cast(right, tf.float32)),
+    num_answers=tf.cast(tf.size(y), tf.float32),
+  )
+
+
+def accuracy_from_sums(sums: collections.OrderedDict) -> collections.OrderedDict:
+  """The share of right answers."""
+  return collections.OrderedDict(accuracy=sums['num_right'] / sums['num_answers'])

@@ -1,0 +1,99 @@
+"""Phases: a round is one or more of them, each one broadcast and one aggregation.
+
+A phase says in pure TensorFlow what the server sends, what a client does with it and
+how the server takes in what comes back. `process` puts the federated computation, the
+guards and the types around it.
+"""
+
+import abc
+import collections
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algorithms.models import ModelWeights
+from tff_algorithms.structures import Structure
+
+
+class ServerState(NamedTuple):
+  """What an algorithm keeps at the server from round to round.
+
+  Attributes:
+    round_num: How many rounds there have been, an int32 scalar.
+    weights: The model weights x.
+    optimizer: The state of the server's optimizer.
+    terms: The states of the augmenting gradients, in their order.
+    hparams: An OrderedDict of scalars that `set_hparams` can change.
+  """
+
+  round_num: tf.Tensor
+  weights: ModelWeights
+  optimizer: Any
+  terms: tuple
+  hparams: collections.OrderedDict
+
+
+class Upload(NamedTuple):
+  """One quantity that a client sends.
+
+  Attributes:
+    value: A structure of tensors.
+    weight: Its weight in the mean, a scalar of the value's dtype; not used where the
+      upload's aggregator is an unweighted one.
+  """
+
+  value: Structure
+  weight: tf.Tensor
+
+
+class ClientResult(NamedTuple):
+  """What a client returns.
+
+  Attributes:
+    uploads: An OrderedDict of name -> `Upload`.
+    measurements: An OrderedDict of float sums, added up over the clients.
+  """
+
+  uploads: collections.OrderedDict
+  measurements: collections.OrderedDict
+
+
+class Phase(abc.ABC):
+  """One trip from the server to the clients and back."""
+
+  @property
+  @abc.abstractmethod
+  def aggregators(self) -> dict[str, tff.aggregators.AggregationFactory]:
+    """A factory for each upload, by its name."""
+
+  @abc.abstractmethod
+  def message(self, server: ServerState) -> Any:
+    """What is broadcast; work of the server before the broadcast goes here."""
+
+  @abc.abstractmethod
+  def work(self, message: Any, key: tf.Tensor, rows: Structure) -> ClientResult:
+    """What a client does with its rows; `key` is its own, see `client_input`."""
+
+  @abc.abstractmethod
+  def finish(self, server: ServerState, means: Any) -> ServerState:
+    """The server's next state, from the aggregated uploads by name."""
+
+  @abc.abstractmethod
+  def metrics(
+    self,
+    measurements: Any,
+    num_clients: tf.Tensor,
+    means: Any,
+    old: ServerState,
+    new: ServerState,
+  ) -> collections.OrderedDict:
+    """Scalars that tell about the round.
+
+    Args:
+      measurements: The clients' measurements, summed.
+      num_clients: How many clients these are.
+      means: The aggregated uploads.
+      old: The state before the phase.
+      new: The state after it.
+    """

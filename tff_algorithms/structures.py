@@ -1,0 +1,74 @@
+"""Arithmetic on structures of tensors: what the algorithms write as vector algebra.
+
+A structure is whatever `tf.nest` walks through: model weights, a gradient, an
+optimizer's state. All structures of one call have the same shape.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+Structure = Any
+
+
+def add(*terms: Structure) -> Structure:
+  """a + b + ..."""
+  return tf.nest.map_structure(lambda *t: tf.add_n(t), *terms)
+
+
+def subtract(a: Structure, b: Structure) -> Structure:
+  """a - b."""
+  return tf.nest.map_structure(tf.subtract, a, b)
+
+
+def scale(factor: Any, a: Structure) -> Structure:
+  """factor * a for a scalar factor, in each tensor's own dtype."""
+  return tf.nest.map_structure(lambda t: tf.cast(factor, t.dtype) * t, a)
+
+
+def zeros_like(a: Structure) -> Structure:
+  """0 * a, also for non-finite a."""
+  return tf.nest.map_structure(tf.zeros_like, a)
+
+
+def global_norm(a: Structure) -> tf.Tensor:
+  """The Euclidean norm of all the tensors as one vector, a float32 scalar."""
+  squares = [tf.reduce_sum(tf.square(t)) for t in tf.nest.flatten(a)]
+  return tf.sqrt(tf.add_n([tf.cast(s, tf.float32) for s in squares]))
+
+
+def all_finite(a: Structure) -> tf.Tensor:
+  """Whether no floating-point tensor of the structure has a NaN or an infinity."""
+  checks = [
+    tf.reduce_all(tf.math.is_finite(t))
+    for t in map(tf.convert_to_tensor, tf.nest.flatten(a))
+    if t.dtype.is_floating or t.dtype.is_complex
+  ]
+  return tf.reduce_all(tf.stack(checks)) if checks else tf.constant(True)
+
+
+def select(condition: tf.Tensor, a: Structure, b: Structure) -> Structure:
+  """a if the scalar condition holds, else b; the other side may be non-finite."""
+  return tf.nest.map_structure(lambda s, t: tf.where(condition, s, t), a, b)
+
+
+def dtype_of(a: Structure) -> tf.DType:
+  """The dtype of the structure's first tensor: the precision to compute in."""
+  return tf.nest.flatten(a)[0].dtype
+
+
+def tensor_specs(a: Structure) -> Structure:
+  """The structure of `tf.TensorSpec`s that describes a structure of tensors."""
+  return tf.nest.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), a)
+
+
+def size_in_bytes(value_type: tff.Type) -> int:
+  """What a value of this type takes on the wire, uncompressed."""
+  if isinstance(value_type, tff.TensorType):
+    return math.prod(value_type.shape) * np.dtype(value_type.dtype).itemsize
+  if isinstance(value_type, tff.StructType):
+    return sum(size_in_bytes(t) for _, t in tff.structure.iter_elements(value_type))
+  raise TypeError(f'A message holds tensors only, found {value_type}.')

@@ -1,0 +1,112 @@
+"""Augmenting gradients: what an algorithm adds to the loss gradient of a local step.
+
+    y <- y - eta U(g_i(y; batch) + a, s)
+
+A term is one summand of a, and carries everything that belongs to it: a state at the
+server, what is sent for it, what clients upload for it. Terms sum, so an algorithm is
+a list of them. Every hook but `value` may be left as it is; nothing is the empty
+struct `()`.
+"""
+
+import abc
+import collections
+from collections.abc import Callable, Mapping
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algorithms.models import ModelWeights
+from tff_algorithms.oracles import Evaluation
+from tff_algorithms.structures import Structure
+
+
+@dataclasses.dataclass(frozen=True)
+class Client:
+  """What is known on a client before its first local step.
+
+  Attributes:
+    weights: The server's weights x.
+    rows: All the client's rows.
+    num_examples: How many there are, in the weights' dtype.
+    seed: The client's seed in this round.
+    full_gradient: seed or None -> `Evaluation`-like means over all the rows at x.
+  """
+
+  weights: ModelWeights
+  rows: Structure
+  num_examples: tf.Tensor
+  seed: tf.Tensor
+  full_gradient: Callable[[Any], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+  """What is known at one local step.
+
+  Attributes:
+    y: The client's weights before the step.
+    x: The server's weights, where y started.
+    evaluate: weights -> the oracle's `Evaluation` on this step's batch, with this
+      step's seed: two gradients of one step see one dropout mask.
+  """
+
+  y: Structure
+  x: Structure
+  evaluate: Callable[[Structure], Evaluation]
+
+
+class Term(abc.ABC):
+  """A summand of the augmenting gradient."""
+
+  @property
+  @abc.abstractmethod
+  def name(self) -> str:
+    """A prefix for the names of its uploads; unique within an algorithm."""
+
+  @property
+  def aggregators(self) -> Mapping[str, tff.aggregators.AggregationFactory]:
+    """A factory for each upload, by the upload's name."""
+    return {}
+
+  def init(self, weights: ModelWeights) -> Any:
+    """Its first state at the server."""
+    del weights
+    return ()
+
+  def message(self, state: Any, weights: ModelWeights) -> Any:
+    """What the server sends for it, given its state and the server's weights."""
+    del state, weights
+    return ()
+
+  def prepare(self, message: Any, client: Client) -> Any:
+    """A pass over the client's data before the local loop, for `value` and `uploads`."""
+    del message, client
+    return ()
+
+  @abc.abstractmethod
+  def value(self, step: Step, message: Any, prepared: Any) -> Structure:
+    """Its value at a local step, of the weights' structure."""
+
+  def uploads(self, client: Client, prepared: Any, outcome: Any) -> Any:
+    """What the client uploads for it: names -> `phases.Upload`.
+
+    Args:
+      client: The client.
+      prepared: What `prepare` gave.
+      outcome: The `local_loop.Outcome` of the client's training.
+    """
+    del client, prepared, outcome
+    return collections.OrderedDict()
+
+  def absorb(self, state: Any, means: Any, weights: ModelWeights) -> Any:
+    """Its next state at the server.
+
+    Args:
+      state: Its state.
+      means: Its aggregated uploads by name.
+      weights: The server's weights that the clients trained from.
+    """
+    del means, weights
+    return state
