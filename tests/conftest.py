@@ -1,0 +1,33 @@
+"""What all tests share."""
+
+import os
+import pathlib
+
+# TensorFlow reads it when it is imported, so it is set before any test module.
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '1')
+
+import pytest
+
+from training_loops import runtimes
+
+
+@pytest.fixture(scope='session')
+def runtime():
+  """TFF's C++ runtime as the default context, one worker for each test process.
+
+  A test that calls a TFF computation requests it; without it TFF would start a worker
+  that outlives the tests.
+  """
+  local = runtimes.create('local')
+  local.launch()
+  with local:
+    yield local
+
+
+@pytest.fixture(scope='session')
+def data_dir() -> pathlib.Path:
+  """The directory of downloaded data sets; tests that need them are skipped without."""
+  directory = os.environ.get('TFF_ALGORITHMS_DATA_DIR')
+  if not directory:
+    pytest.skip('needs real data: TFF_ALGORITHMS_DATA_DIR is not set')
+  return pathlib.Path(str(directory))
