@@ -6,9 +6,15 @@ import pathlib
 # TensorFlow reads it when it is imported, so it is set before any test module.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '1')
 
+import hypothesis
 import pytest
 
 from training_loops import runtimes
+
+# The same examples in every run: a failure is a finding of the change at hand. The first
+# example traces TensorFlow functions and takes as long as it takes.
+hypothesis.settings.register_profile('tests', derandomize=True, deadline=None)
+hypothesis.settings.load_profile('tests')
 
 
 @pytest.fixture(scope='session')

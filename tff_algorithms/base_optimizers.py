@@ -130,7 +130,7 @@ def momentum(beta: float = 0.9) -> BaseOptimizer:
   return _Momentum(checks.fraction(beta, 'beta'))
 
 
-def adagrad(eps: float = 1e-3, initial_accumulator: float = 0.1) -> BaseOptimizer:
+def adagrad(eps: float = 1e-7, initial_accumulator: float = 0.1) -> BaseOptimizer:
   """U = g / (eps + sqrt v), V = v + g^2, with v from `initial_accumulator`."""
   return _AdaGrad(
     checks.positive(eps, 'eps'),

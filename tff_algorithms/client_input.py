@@ -9,6 +9,7 @@ rows itself, which is the fastest way into a round.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -59,7 +60,7 @@ def from_id(load_rows: Callable[[tf.Tensor], Any]) -> ClientInput:
       runs where the client runs, so what it reads must be there.
   """
   return ClientInput(
-    tff.TensorType(str), lambda client_id: (_hash(client_id), load_rows(client_id))
+    tff.TensorType(np.str_), lambda client_id: (_hash(client_id), load_rows(client_id))
   )
 
 

@@ -93,26 +93,34 @@ def as_functional_model(
 ) -> tff.learning.models.FunctionalModel:
   """A `Model` as a functional model, for evaluation with TFF's own tools.
 
-  It predicts as in inference even when asked for training: there is no seed to draw
-  a dropout mask from.
+  Its weights are flat tuples, as TFF expects: `tf.nest.flatten` of the model's. It
+  predicts as in inference even when asked for training: there is no seed to draw a
+  dropout mask from.
 
   Args:
     model: The model to convert.
     seed: What the initial weights are drawn from.
   """
-  weights = model.initialize(tf.constant([seed, 0]))
+  initial = model.initialize(tf.constant([seed, 1], tf.int64))
+
+  def flat(weights):
+    return tuple(tuple(tf.nest.flatten(part)) for part in weights)
+
+  def packed(flat_weights):
+    flat_list = tf.nest.flatten(flat_weights)
+    return tf.nest.pack_sequence_as(initial, flat_list)
 
   @tf.function
   def predict_on_batch(model_weights, x, training=False):
     del training  # See above.
-    return model.predict(ModelWeights(*model_weights), x, None)
+    return model.predict(packed(model_weights), x, None)
 
   @tf.function
   def initialize_metrics():
     empty = tf.nest.map_structure(
       lambda spec: tf.zeros([0] + spec.shape[1:], spec.dtype), model.input_spec
     )
-    outputs = model.predict(weights, empty['x'], None)
+    outputs = model.predict(packed(numpy_weights), empty['x'], None)
     return tf.nest.map_structure(tf.zeros_like, model.metrics(empty['y'], outputs))
 
   @tf.function
@@ -121,11 +129,16 @@ def as_functional_model(
     sums = model.metrics(y, batch_output.predictions)
     return tf.nest.map_structure(tf.add, state, sums)
 
+  numpy_weights = flat(tf.nest.map_structure(lambda t: t.numpy(), initial))
   return tff.learning.models.FunctionalModel(
-    initial_weights=tuple(tf.nest.map_structure(lambda t: t.numpy(), weights)),
+    initial_weights=numpy_weights,
     predict_on_batch_fn=predict_on_batch,
     loss_fn=lambda output, label, sample_weight=None: model.loss(label, output),
-    metrics_fns=(initialize_metrics, update_metrics, tf.function(model.finalize_metrics)),
+    metrics_fns=(
+      initialize_metrics,
+      update_metrics,
+      tf.function(model.finalize_metrics),
+    ),
     input_spec=model.input_spec,
   )
 

@@ -1,0 +1,104 @@
+"""Models: Keras and functional models accepted, and a model handed to TFF's tools."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.tff_algorithms import problems
+from tff_algorithms import models
+from tff_algorithms.fed_avg import build_fed_avg
+
+
+def _keras_model():
+  """The logistic regression of `problems` in Keras, with its weights."""
+  weights = problems.logistic().weights
+  model = tf.keras.Sequential([tf.keras.layers.Dense(3, input_shape=(5,))])
+  model.set_weights([weights['kernel'], weights['bias']])
+  return model
+
+
+def _functional_model():
+  return tff.learning.models.functional_model_from_keras(
+    _keras_model(),
+    tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    input_spec=problems.logistic().model.input_spec,
+    metrics_constructor=collections.OrderedDict(
+      accuracy=tf.keras.metrics.SparseCategoricalAccuracy
+    ),
+  )
+
+
+def test_a_keras_model_trains_as_the_same_model_written_here(runtime):
+  cohorts = [[problems.classification_rows(n, seed=n) for n in (9, 0, 4)]] * 3
+  arguments = dict(client_learning_rate=0.1, batch_size=4, epochs=2)
+  ours, our_metrics = problems.run(
+    build_fed_avg(problems.logistic().model, **arguments), cohorts
+  )
+  keras, keras_metrics = problems.run(
+    build_fed_avg(_functional_model(), **arguments), cohorts
+  )
+  np.testing.assert_allclose(keras[-1][0], ours[-1]['kernel'], rtol=1e-5)
+  for name in ('loss', 'accuracy', 'num_examples'):
+    np.testing.assert_allclose(
+      keras_metrics[-1][name], our_metrics[-1][name], rtol=1e-5
+    )
+
+
+def test_non_trainable_weights_act_but_stay_as_they_are_set(runtime):
+  """Outputs x W + b with a frozen b, which also moves where W ends up."""
+
+  @tf.function
+  def predict_on_batch(weights, x, training):
+    (kernel,), (bias,) = weights
+    return x @ kernel + bias
+
+  model = tff.learning.models.FunctionalModel(
+    initial_weights=((np.zeros([5, 3], np.float32),), (np.zeros(3, np.float32),)),
+    predict_on_batch_fn=predict_on_batch,
+    loss_fn=lambda output, label, sample_weight=None: models.cross_entropy(label, output),
+    input_spec=problems.logistic().model.input_spec,
+  )
+  process = build_fed_avg(model, client_learning_rate=0.1, batch_size=4)
+  state = process.initialize()
+  clients = [problems.dataset(problems.classification_rows(8))]
+  plain = process.get_model_weights(process.next(state, clients).state)
+  np.testing.assert_array_equal(plain.non_trainable[0], np.zeros(3))
+  bias = np.array([5.0, 0.0, 0.0], np.float32)
+  weights = process.get_model_weights(state)._replace(non_trainable=(bias,))
+  state = process.set_model_weights(state, weights)
+  shifted = process.get_model_weights(process.next(state, clients).state)
+  np.testing.assert_array_equal(shifted.non_trainable[0], bias)
+  assert np.abs(shifted.trainable[0] - plain.trainable[0]).max() > 1e-3
+
+
+def test_as_functional_model_evaluates_in_tff(runtime):
+  problem = problems.logistic()
+  rows = problems.classification_rows(20)
+  functional = models.as_functional_model(problem.model)
+  evaluate = tff.learning.algorithms.build_fed_eval(functional)
+  output = evaluate.next(evaluate.initialize(), [problems.dataset(rows)])
+  metrics = output.metrics['client_work']['eval']['current_round_metrics']
+  right = problem.oracle.num_correct(problem.weights, rows)
+  np.testing.assert_allclose(metrics['accuracy'], right / 20, rtol=1e-6)
+
+
+def test_something_else_is_refused_with_a_hint():
+  with pytest.raises(TypeError, match='functional_model_from_keras'):
+    models.as_model(_keras_model())
+
+
+def test_cross_entropy_is_the_mean_over_the_batch():
+  problem = problems.logistic()
+  rows = problems.classification_rows(6)
+  logits = rows['x'] @ problem.weights['kernel'] + problem.weights['bias']
+  loss, _ = problem.oracle.loss_and_gradient(problem.weights, rows)
+  np.testing.assert_allclose(models.cross_entropy(rows['y'], logits), loss, rtol=1e-6)
+
+
+@pytest.mark.parametrize('label', [-1, 3])
+def test_cross_entropy_of_a_label_out_of_range_is_nan(label):
+  loss = models.cross_entropy(tf.constant([0, label]), tf.zeros([2, 3]))
+  assert np.isnan(loss)

@@ -1,0 +1,137 @@
+"""A round of two phases: Mime with SGD and this round's c, from the core's own parts."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tests.tff_algorithms import problems
+from tff_algorithms import (
+  base_optimizers,
+  client_input,
+  oracles,
+  process,
+  schedules,
+  server_steps,
+  structures,
+)
+from tff_algorithms.fed_avg import build_fed_avg
+from tff_algorithms.full_gradient import FullGradient
+from tff_algorithms.local_training import LocalTraining
+from tff_algorithms.server_only import build_server_only
+from tff_algorithms.terms import Term
+
+pytestmark = pytest.mark.usefixtures('runtime')
+
+
+@dataclasses.dataclass(frozen=True)
+class ControlVariate(Term):
+  """a = c - g_i(x; batch), with c from the phase before."""
+
+  name = 'control_variate'
+
+  def init(self, weights):
+    return structures.zeros_like(weights.trainable)
+
+  def message(self, state, weights):
+    return state
+
+  def value(self, step, message, prepared):
+    return structures.subtract(message, step.evaluate(step.x).gradient)
+
+
+def _mime(model, *, client_learning_rate, batch_size, epochs, weighting='examples'):
+  oracle = oracles.as_oracle(model)
+  optimizer = tff.learning.optimizers.build_sgdm(1.0)
+  mean = tff.aggregators.MeanFactory()
+  control_variate = FullGradient(
+    oracle=oracle,
+    server_step=lambda server, c: server._replace(terms=(c,)),
+    batch_size=batch_size,
+    weighting=weighting,
+    aggregator=mean,
+  )
+  training = LocalTraining(
+    oracle=oracle,
+    server_step=server_steps.optimizer_step(optimizer),
+    client_optimizer=base_optimizers.sgd(),
+    terms=[ControlVariate()],
+    batch_size=batch_size,
+    epochs=epochs,
+    max_steps=None,
+    shuffle=True,
+    weighting=weighting,
+    schedule=schedules.constant(),
+    aggregator=mean,
+    seed=0,
+  )
+  return process.build_learning_process(
+    server_steps.initial_state(
+      oracle,
+      optimizer,
+      seed=0,
+      terms=[ControlVariate()],
+      client_learning_rate=client_learning_rate,
+    ),
+    [control_variate, training],
+    client_input.from_dataset(oracle.batch_spec),
+    server_optimizer=optimizer,
+  )
+
+
+_COHORTS = [
+  [problems.classification_rows(n, seed=t + 5 * n) for n in sizes]
+  for t, sizes in enumerate([(4, 3, 1), (2, 0, 4)])
+]
+
+
+def test_with_one_local_step_mime_is_server_only():
+  model = problems.mlp().model
+  mime, _ = problems.run(
+    _mime(model, client_learning_rate=0.3, batch_size=4, epochs=1), _COHORTS
+  )
+  server_only, _ = problems.run(
+    build_server_only(model, optimizer=tff.learning.optimizers.build_sgdm(0.3)),
+    _COHORTS,
+  )
+  for a, b in zip(mime, server_only, strict=True):
+    problems.assert_close(a, b)
+
+
+def test_mime_stays_at_the_optimum_where_fed_avg_does_not():
+  a = np.array([[1.0, 2.0], [3.0, 1.0]])
+  b = np.array([[1.0, 0.0], [-1.0, 2.0]])
+  best = (a * b).sum(axis=0) / a.sum(axis=0)
+  cohort = [
+    problems.quadratic_rows([np.diag(h)], [o]) for h, o in zip(a, b, strict=True)
+  ]
+  arguments = dict(client_learning_rate=0.1, batch_size=1, epochs=5)
+  model = problems.quadratic(best).model
+  mime, _ = problems.run(_mime(model, **arguments), [cohort] * 3)
+  fed_avg, _ = problems.run(build_fed_avg(model, **arguments), [cohort] * 3)
+  assert np.linalg.norm(mime[-1]['w'] - best) < 1e-5
+  assert np.linalg.norm(fed_avg[-1]['w'] - best) > 1e-2
+
+
+def test_the_metrics_of_both_phases_are_told_and_their_bytes_added():
+  model = problems.mlp().model
+  learning_process = _mime(model, client_learning_rate=0.3, batch_size=4, epochs=1)
+  _, metrics = problems.run(learning_process, _COHORTS)
+  size = sum(w.nbytes for w in problems.mlp().weights.values())
+  # Down: x, then x, c, the round's number and the rate; up: two uploads, two weights.
+  assert metrics[0]['bytes_down'] == 3 * size + 8
+  assert metrics[0]['bytes_up'] == 2 * size + 8
+  np.testing.assert_allclose(
+    metrics[0]['FullGradient_loss'], metrics[0]['loss'], rtol=1e-5
+  )
+  assert metrics[0]['FullGradient_gradient_norm'] > 0
+
+
+def test_the_round_is_counted_once():
+  learning_process = _mime(
+    problems.mlp().model, client_learning_rate=0.3, batch_size=4, epochs=1
+  )
+  state = learning_process.initialize()
+  clients = [problems.dataset(rows) for rows in _COHORTS[0]]
+  assert learning_process.next(state, clients).state.server.round_num == 1
