@@ -1,0 +1,147 @@
+"""Federated data on disk, for clients that read their own rows by their id.
+
+Then only the id travels into a round, and a round is several times faster than with
+the rows as its argument. A directory holds `manifest.json` and one raw file for each
+client and feature: the bytes of the array, little-endian, in row-major order.
+"""
+
+import base64
+import collections
+from collections.abc import Callable
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import tempfile
+from typing import Any
+
+import tensorflow as tf
+
+from tasks.federated_data import FederatedData
+
+_MANIFEST = 'manifest.json'
+_MAX_NAME_BYTES = 255  # Of a file, on Linux.
+
+Rows = collections.OrderedDict[str, tf.Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Feature:
+  """An array that each client has: the dtype, and the shape of a single example."""
+
+  name: str
+  dtype: str
+  shape: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class ClientFiles:
+  """A directory of client files.
+
+  Attributes:
+    directory: Where they are; clients on other machines need it at the same place.
+    client_ids: The ids of all clients.
+    features: What each client has, in order.
+    decode: A TensorFlow function that makes rows of those in the files, such as floats
+      of bytes; or None.
+  """
+
+  directory: pathlib.Path
+  client_ids: tuple[str, ...]
+  features: tuple[Feature, ...]
+  decode: Callable[[Rows], Any] | None = None
+
+  def load(self, client_id: tf.Tensor) -> Any:
+    """The rows of a client, in TensorFlow operations.
+
+    Args:
+      client_id: A string scalar. An unknown id fails when the operations run, with an
+        error that names the missing file.
+    """
+    # Base64 of an id is a safe file name, and never that of another id.
+    stem = tf.strings.join([f'{self.directory}/', tf.io.encode_base64(client_id)])
+    rows = collections.OrderedDict()
+    for feature in self.features:
+      content = tf.io.read_file(tf.strings.join([stem, f'.{feature.name}']))
+      flat = tf.io.decode_raw(content, tf.as_dtype(feature.dtype))
+      rows[feature.name] = tf.reshape(flat, [-1, *feature.shape])
+    return rows if self.decode is None else self.decode(rows)
+
+
+def write(
+  data: FederatedData,
+  directory: str | os.PathLike,
+  decode: Callable[[Rows], Any] | None = None,
+) -> ClientFiles:
+  """Writes client files; the directory appears complete or not at all.
+
+  Args:
+    data: The rows of the clients, in the dtypes to be stored.
+    directory: Where to write, not yet there; its parent is made if need be.
+    decode: As in `ClientFiles`.
+
+  Raises:
+    FileExistsError: If the directory is there and not empty.
+    ValueError: If an id is too long for a file name.
+  """
+  directory = pathlib.Path(directory).absolute()
+  directory.parent.mkdir(parents=True, exist_ok=True)
+  if directory.exists() and any(directory.iterdir()):
+    raise FileExistsError(f'{directory} is not empty.')
+  first = data.rows(data.client_ids[0])
+  features = [
+    Feature(name, array.dtype.name, array.shape[1:]) for name, array in first.items()
+  ]
+  unfinished = tempfile.mkdtemp(prefix=f'.{directory.name}.', dir=directory.parent)
+  try:
+    for client_id in data.client_ids:
+      for name, array in data.rows(client_id).items():
+        path = pathlib.Path(unfinished, _file_name(client_id, name))
+        path.write_bytes(array.astype(array.dtype.newbyteorder('<')).tobytes())
+    manifest = {
+      'features': [dataclasses.asdict(feature) for feature in features],
+      'clients': {
+        client_id: data.num_examples(client_id) for client_id in data.client_ids
+      },
+    }
+    pathlib.Path(unfinished, _MANIFEST).write_text(json.dumps(manifest, indent=1))
+    os.chmod(unfinished, 0o755)  # A temporary directory is closed to others.
+    os.rename(unfinished, directory)
+  except BaseException:
+    shutil.rmtree(unfinished, ignore_errors=True)
+    raise
+  return read(directory, decode)
+
+
+def read(
+  directory: str | os.PathLike, decode: Callable[[Rows], Any] | None = None
+) -> ClientFiles:
+  """Client files that were written before.
+
+  Args:
+    directory: The directory given to `write`.
+    decode: As in `ClientFiles`.
+
+  Raises:
+    FileNotFoundError: If they are not there.
+  """
+  directory = pathlib.Path(directory).absolute()
+  manifest = json.loads((directory / _MANIFEST).read_text())
+  return ClientFiles(
+    directory=directory,
+    client_ids=tuple(manifest['clients']),
+    features=tuple(
+      Feature(feature['name'], feature['dtype'], tuple(feature['shape']))
+      for feature in manifest['features']
+    ),
+    decode=decode,
+  )
+
+
+def _file_name(client_id: str, feature: str) -> str:
+  stem = base64.urlsafe_b64encode(client_id.encode()).decode().rstrip('=')
+  name = f'{stem}.{feature}'
+  if len(name.encode()) > _MAX_NAME_BYTES:
+    raise ValueError(f'The client id {client_id!r} is too long for a file name.')
+  return name
