@@ -1,0 +1,111 @@
+"""Tests of flags as data."""
+
+import pytest
+
+from training_loops import options
+from training_loops.options import UserError, choice, integer, number, path
+
+_TREE = [
+  choice(
+    'algorithm',
+    options.REQUIRED,
+    '',
+    {
+      'plain': [number('rate', 0.1, '', above=0)],
+      'fancy': [
+        number('rate', 0.5, '', above=0),
+        choice(
+          'optimizer',
+          'sgd',
+          '',
+          {
+            'sgd': [],
+            'adam': [number('beta', 0.9, '')],
+            'yogi': [number('beta', 0.8, '')],
+          },
+        ),
+      ],
+    },
+  ),
+  integer('rounds', 10, ''),
+]
+
+
+def test_the_options_of_branches_not_taken_have_no_value():
+  assert options.used(_TREE, {'algorithm': 'plain', 'beta': 0.3}) == {
+    'algorithm': 'plain',
+    'rate': 0.1,
+    'rounds': 10,
+  }
+
+
+def test_a_default_may_depend_on_the_branch():
+  values = options.used(_TREE, {'algorithm': 'fancy', 'optimizer': 'yogi'})
+  assert (values['rate'], values['beta']) == (0.5, 0.8)
+
+
+def test_a_given_value_comes_before_every_default():
+  values = options.used(
+    _TREE, {'algorithm': 'fancy', 'optimizer': 'adam', 'beta': 0.1, 'rate': 2.0}
+  )
+  assert (values['rate'], values['beta']) == (2.0, 0.1)
+
+
+def test_an_obligatory_option_is_asked_for_with_its_names():
+  with pytest.raises(UserError, match='--algorithm is needed: one of plain, fancy'):
+    options.used(_TREE, {})
+
+
+@pytest.mark.parametrize(
+  ('values', 'message'),
+  [
+    (
+      {'algorithm': 'plain'},
+      '--beta is not used with --algorithm=plain; it belongs to --algorithm=fancy.',
+    ),
+    (
+      {'algorithm': 'fancy', 'optimizer': 'sgd'},
+      '--beta is not used with --algorithm=fancy --optimizer=sgd; '
+      'it belongs to --optimizer=adam or yogi.',
+    ),
+  ],
+)
+def test_a_refusal_names_the_nearest_choice_that_uses_the_option(values, message):
+  assert options.refusal(_TREE, 'beta', values) == message
+
+
+@pytest.mark.parametrize(
+  ('option', 'text', 'value'),
+  [
+    (integer('n', 1, '', at_least=0), '0', 0),
+    (number('x', 1, '', above=0), '1e-3', 0.001),
+    (number('x', 1, '', at_least=0, below=1), '0', 0.0),
+    (path('p', None, ''), 'a b', 'a b'),
+    (choice('c', 'a', '', {'a': [], 'b': []}), 'b', 'b'),
+  ],
+)
+def test_a_value_within_bounds_is_taken(option, text, value):
+  parsed = option.parser.parse(text)
+  assert parsed == value
+  assert type(parsed) is type(value)
+
+
+@pytest.mark.parametrize(
+  ('option', 'text', 'message'),
+  [
+    (integer('n', 1, ''), '0', 'a whole number of at least 1'),
+    (integer('n', 1, ''), '1.5', 'a whole number of at least 1'),
+    (integer('n', 1, ''), '', 'a whole number'),
+    (number('x', 1, '', above=0), '0', 'a number above 0'),
+    (number('x', 1, '', above=0), 'nan', 'a number above 0'),
+    (number('x', 1, '', above=0), 'inf', 'a number above 0'),
+    (number('x', 1, ''), 'inf', 'a number'),
+    (number('x', 1, '', at_least=0, below=1), '1', 'at least 0 and below 1'),
+    (path('p', None, ''), '', 'a path'),
+    (choice('c', 'a', '', {'sgd': [], 'adam': []}), 'adm', 'did you mean adam'),
+    (choice('c', 'a', '', {'sgd': [], 'adam': []}), 'zzz', '^known are sgd, adam$'),
+  ],
+)
+def test_a_value_out_of_bounds_is_answered_with_what_is_expected(option, text, message):
+  with pytest.raises(ValueError, match=message):
+    option.parser.parse(text)

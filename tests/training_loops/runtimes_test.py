@@ -1,0 +1,270 @@
+"""Tests of the runtimes: they compute, they fail in time, and they leave nothing."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from training_loops import runtimes
+
+_ROOT = pathlib.Path(__file__).parents[2]
+
+# A program with a worker that waits until it is told how to end. `busy` is the state of
+# a program in the middle of a round.
+_PROGRAM = """
+import os, sys, time
+from training_loops import runtimes
+state, end = sys.argv[1:]
+runtime = runtimes.create('local')
+runtime.launch()
+if state == 'busy':
+  import numpy as np
+  import tensorflow as tf
+  import tensorflow_federated as tff
+  runtime.start()
+
+  @tff.tensorflow.computation(np.int64)
+  def count(limit):
+    return tf.while_loop(lambda i: i < limit, lambda i: [i + 1], [np.int64(0)])[0]
+
+  assert count(10) == 10
+print(runtime.worker_pid, flush=True)
+if end == 'return':
+  pass
+elif end == 'exception':
+  raise ValueError('as planned')
+elif end == 'sys.exit':
+  sys.exit(7)
+elif state == 'busy':
+  count(10**15)
+else:
+  time.sleep(600)
+"""
+
+
+def _start_program(source, *arguments):
+  return subprocess.Popen(
+    [sys.executable, '-c', source, *arguments],
+    cwd=_ROOT,
+    env={**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '1'},
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+
+
+def _is_running(pid: int) -> bool:
+  try:
+    stat = pathlib.Path(f'/proc/{pid}/stat').read_text()
+  except FileNotFoundError:
+    return False
+  return stat.rpartition(')')[2].split()[0] not in 'ZX'  # Zombies and the dead.
+
+
+def _ends_within(pid: int, seconds: float) -> bool:
+  deadline = time.monotonic() + seconds
+  while _is_running(pid) and time.monotonic() < deadline:
+    time.sleep(0.01)
+  return not _is_running(pid)
+
+
+def _count(limit: int) -> int:
+  """Counts on the worker: a computation as long as one likes."""
+  import numpy as np
+  import tensorflow as tf
+  import tensorflow_federated as tff
+
+  @tff.tensorflow.computation(np.int64)
+  def count(limit):
+    return tf.while_loop(lambda i: i < limit, lambda i: [i + 1], [np.int64(0)])[0]
+
+  return count(limit)
+
+
+@pytest.mark.slow
+def test_local_runtime_runs_federated_computations(runtime):
+  import numpy as np
+  import tensorflow_federated as tff
+
+  @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+  def total(values):
+    return tff.federated_sum(values)
+
+  assert total([1.0, 2.0, 4.0]) == 7.0
+  assert total([1.0, 2.0]) == 3.0
+
+
+@pytest.mark.parametrize(
+  'state', ['launched', pytest.param('busy', marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize(
+  ('end', 'code'),
+  [
+    ('return', 0),
+    ('exception', 1),
+    ('sys.exit', 7),
+    ('SIGTERM', -signal.SIGTERM),
+    ('SIGINT', -signal.SIGINT),
+    ('SIGKILL', -signal.SIGKILL),
+  ],
+)
+def test_worker_is_gone_however_the_program_ended(state, end, code):
+  with _start_program(_PROGRAM, state, end) as program:
+    worker = int(program.stdout.readline())
+    if end.startswith('SIG'):
+      time.sleep(0.3)  # So that the signal finds the program waiting for its worker.
+      assert _is_running(worker)
+      program.send_signal(getattr(signal, end))
+    # Waits for the end of stdout and stderr, which a surviving worker could hold open.
+    _, errors = program.communicate(timeout=10)
+  assert program.returncode == code, errors
+  # Nothing is printed but Python's own account of an exception.
+  expected = {'exception': 'as planned', 'SIGINT': 'KeyboardInterrupt'}
+  if end in expected:
+    assert expected[end] in errors
+    assert errors.count('Traceback') == 1
+  else:
+    assert not errors
+  assert _ends_within(worker, seconds=5)
+
+
+def test_worker_survives_the_exit_of_a_forked_child():
+  program = _start_program("""
+import os, sys
+from training_loops import runtimes
+runtime = runtimes.create('local')
+runtime.launch()
+child = os.fork()
+if child == 0:
+  sys.exit()  # Runs the child's atexit handlers.
+os.waitpid(child, 0)
+os.kill(runtime.worker_pid, 0)
+print(open(f'/proc/{runtime.worker_pid}/stat').read().rpartition(')')[2].split()[0])
+""")
+  state, errors = program.communicate(timeout=10)
+  assert program.returncode == 0, errors
+  assert state.strip() in ('R', 'S', 'D')
+
+
+def test_worker_does_not_start_when_its_parent_has_already_died(tmp_path):
+  # Another parent's id is what the shim sees when its parent died before its prctl.
+  mark = tmp_path / 'started'
+  shim = [sys.executable, '-c', runtimes._SHIM]
+  late = subprocess.run(
+    [*shim, '1', '/bin/touch', mark], capture_output=True, text=True
+  )
+  assert late.returncode != 0
+  assert 'parent process has gone' in late.stderr
+  assert not mark.exists()
+  subprocess.run([*shim, str(os.getpid()), '/bin/touch', mark], check=True)
+  assert mark.exists()
+
+
+def test_worker_is_only_launched_from_the_main_thread():
+  errors = []
+
+  def launch():
+    try:
+      runtimes.create('local').launch()
+    except runtimes.RuntimeFailure as error:
+      errors.append(error)
+
+  thread = threading.Thread(target=launch)
+  thread.start()
+  thread.join()
+  assert 'main thread' in str(errors[0])
+
+
+def test_importing_runtimes_and_launching_does_not_import_tensorflow():
+  program = _start_program("""
+import sys
+from training_loops import runtimes
+runtimes.create('local').launch()
+print([m for m in ('tensorflow', 'tensorflow_federated', 'grpc') if m in sys.modules])
+""")
+  modules, errors = program.communicate(timeout=10)
+  assert modules.strip() == '[]', errors
+
+
+def test_workers_of_two_runtimes_have_ports_of_their_own():
+  workers = [runtimes._WorkerProcess(num_threads=1) for _ in range(8)]
+  try:
+    assert len({worker.port for worker in workers}) == 8
+  finally:
+    for worker in workers:
+      worker.kill()
+
+
+def test_unknown_runtime_is_refused_with_the_known_names():
+  with pytest.raises(ValueError, match="'cloud'; known are local"):
+    runtimes.create('cloud')
+
+
+def test_runtime_without_threads_is_refused():
+  with pytest.raises(ValueError, match='positive'):
+    runtimes.create('local', num_threads=0)
+
+
+@pytest.fixture
+def own_runtime(runtime):
+  """A runtime that a test may break; the shared one is the default again afterwards."""
+  own = runtimes.create('local', num_threads=1)
+  yield own
+  own.stop()
+  runtime.start()
+
+
+@pytest.mark.slow
+def test_dead_worker_is_an_error_and_not_a_hang(own_runtime):
+  own_runtime.start()
+  assert _count(3) == 3
+  os.kill(own_runtime.worker_pid, signal.SIGKILL)
+  started = time.monotonic()
+  with pytest.raises(runtimes.RuntimeFailure, match='killed by SIGKILL'):
+    _count(3)
+  assert time.monotonic() - started < 5
+
+
+@pytest.mark.slow
+def test_worker_that_dies_in_a_round_is_an_error_and_not_a_hang(own_runtime):
+  own_runtime.start()
+  assert _count(3) == 3
+  timer = threading.Timer(0.5, os.kill, (own_runtime.worker_pid, signal.SIGSEGV))
+  timer.start()
+  started = time.monotonic()
+  with pytest.raises(runtimes.RuntimeFailure, match='killed by SIGSEGV'):
+    _count(10**15)
+  assert 0.5 <= time.monotonic() - started < 5
+
+
+@pytest.mark.slow
+def test_stopped_runtime_refuses_work_until_started_again(own_runtime):
+  with own_runtime:
+    assert _count(3) == 3
+    worker = own_runtime.worker_pid
+  assert not _is_running(worker)
+  with pytest.raises(runtimes.RuntimeFailure, match='stopped'):
+    _count(3)
+  own_runtime.start()
+  assert _count(3) == 3
+
+
+@pytest.mark.slow
+def test_start_tries_again_after_a_worker_that_fails(own_runtime, monkeypatch):
+  binaries = [pathlib.Path('/bin/false'), runtimes._worker_binary()]
+  monkeypatch.setattr(runtimes, '_worker_binary', lambda: binaries.pop(0))
+  own_runtime.start()
+  assert _count(3) == 3
+  assert not binaries
+
+
+@pytest.mark.slow
+def test_worker_that_never_starts_is_an_error(own_runtime, monkeypatch):
+  monkeypatch.setattr(runtimes, '_worker_binary', lambda: pathlib.Path('/bin/false'))
+  with pytest.raises(runtimes.RuntimeFailure, match='exited with code 1'):
+    own_runtime.start()

@@ -1,0 +1,146 @@
+"""The algorithms by name: what each is, which flags it uses, how it is built.
+
+To add one: write its entry in `_ALGORITHMS`, with its own flags beside it.
+TensorFlow is imported when an algorithm is built, not before.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import typing
+from typing import Any
+
+from training_loops import learning_rate_schedules, optimizers
+from training_loops.options import Option, choice, integer, number
+
+if typing.TYPE_CHECKING:
+  import tensorflow_federated as tff
+
+  import tasks
+
+Config = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Algorithm:
+  """One choice of `--algorithm`.
+
+  Attributes:
+    description: What it is, in one line.
+    options: The flags that it uses.
+    build: (flags, task) -> the process, with the task's data sets as its clients.
+  """
+
+  description: str
+  options: Sequence[Option]
+  build: Callable[[Config, 'tasks.Task'], 'tff.learning.templates.LearningProcess']
+
+
+_CLIENT_WEIGHTING = choice(
+  'client_weighting',
+  'examples',
+  'How clients count in the mean.',
+  {'examples': [], 'uniform': []},
+)
+
+# What every algorithm with local steps uses.
+_LOCAL_TRAINING = (
+  number('client_learning_rate', 0.1, 'The learning rate of the clients.', above=0),
+  integer('batch_size', 20, 'Examples that a client takes at a time.'),
+  integer('client_epochs', 1, 'Passes over the data of a client in a round.'),
+  integer('max_client_steps', None, 'Most local steps of a client in a round.'),
+  _CLIENT_WEIGHTING,
+  learning_rate_schedules.schedule_option('client'),
+  learning_rate_schedules.schedule_option('server'),
+  optimizers.SERVER_OPTIMIZER,
+)
+
+_FED_PROX_RHO = number(
+  'fed_prox_rho', 0.1, 'Strength of the pull towards the model sent.', at_least=0
+)
+
+
+def _local_training(config: Config) -> dict[str, Any]:
+  """The arguments of `build_fed_avg` from `_LOCAL_TRAINING`."""
+  return {
+    'client_learning_rate': config['client_learning_rate'],
+    'batch_size': config['batch_size'],
+    'epochs': config['client_epochs'],
+    'max_steps': config['max_client_steps'],
+    'weighting': config['client_weighting'],
+    'client_schedule': learning_rate_schedules.build_schedule('client', config),
+    'server_schedule': learning_rate_schedules.build_schedule('server', config),
+    'server_optimizer': optimizers.build_server_optimizer(config),
+    'seed': config['seed'],
+  }
+
+
+def _fed_avg(config, task):
+  from tff_algorithms.fed_avg import build_fed_avg
+
+  return build_fed_avg(task.model, **_local_training(config))
+
+
+def _fed_prox(config, task):
+  from tff_algorithms.fed_prox import build_fed_prox
+
+  return build_fed_prox(
+    task.model, rho=config['fed_prox_rho'], **_local_training(config)
+  )
+
+
+def _server_only(config, task):
+  from tff_algorithms.server_only import build_server_only
+
+  return build_server_only(
+    task.model,
+    optimizer=optimizers.build_base_optimizer(config),
+    batch_size=config['batch_size'],
+    weighting=config['client_weighting'],
+    schedule=learning_rate_schedules.build_schedule('server', config),
+    seed=config['seed'],
+  )
+
+
+_ALGORITHMS = {
+  'fed_avg': Algorithm(
+    'FedAvg / FedOpt: local SGD, any server optimizer (McMahan 2017, Reddi 2021).',
+    _LOCAL_TRAINING,
+    _fed_avg,
+  ),
+  'fed_prox': Algorithm(
+    'FedProx: FedAvg with a proximal term in the local loss (Li 2020).',
+    (*_LOCAL_TRAINING, _FED_PROX_RHO),
+    _fed_prox,
+  ),
+  'server_only': Algorithm(
+    "The centralized baseline: one step a round with the cohort's full gradient.",
+    (
+      integer('batch_size', 512, 'Examples that a client takes at a time.'),
+      _CLIENT_WEIGHTING,
+      learning_rate_schedules.schedule_option('server'),
+      optimizers.BASE_OPTIMIZER,
+    ),
+    _server_only,
+  ),
+}
+
+
+def branches() -> dict[str, Sequence[Option]]:
+  """The names of all algorithms, with the flags of each."""
+  return {name: algorithm.options for name, algorithm in _ALGORITHMS.items()}
+
+
+def descriptions() -> dict[str, str]:
+  """The names of all algorithms, with a line on each."""
+  return {name: algorithm.description for name, algorithm in _ALGORITHMS.items()}
+
+
+def build(
+  config: Config, task: 'tasks.Task'
+) -> 'tff.learning.templates.LearningProcess':
+  """Builds the process that `--algorithm` and its flags describe.
+
+  Raises:
+    ValueError: If the algorithm does not take these values together.
+  """
+  return _ALGORITHMS[config['algorithm']].build(config, task)

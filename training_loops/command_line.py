@@ -1,0 +1,159 @@
+"""From a command line to the values of a program's options, or to one clear line.
+
+The flags are absl's, in a `FlagValues` of their own: nothing that TensorFlow or TFF
+defines gets in between, and several command lines can be read in one process (a
+notebook, a sweep).
+
+Importing this module does not import TensorFlow.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import difflib
+import os
+import signal
+import sys
+from typing import Any, NoReturn
+
+from absl import flags
+
+from training_loops import help_page, options, runtimes
+from training_loops.options import Option, Section, UserError
+
+_HELP_FLAGS = ('help', 'helpshort', 'helpfull')
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+  """A binary and its flags.
+
+  Attributes:
+    module: What `python -m` runs.
+    summary: What it does, for the top of the help page.
+    example: Flags of a typical use.
+    sections: The options, as the help page groups them.
+    lists: Flags that print a text and do nothing else: a description and the text.
+  """
+
+  module: str
+  summary: str
+  example: str
+  sections: Sequence[Section]
+  lists: Mapping[str, tuple[str, Callable[[], str]]] = dataclasses.field(
+    default_factory=dict
+  )
+
+  @property
+  def options(self) -> list[Option]:
+    """The options of all sections."""
+    return [option for section in self.sections for option in section.options]
+
+  @property
+  def name(self) -> str:
+    """The last part of the module's name."""
+    return self.module.rpartition('.')[2]
+
+
+class Interrupted(KeyboardInterrupt):
+  """SIGTERM or SIGINT arrived: what is running stops where it is."""
+
+  def __init__(self, signal_number: int):
+    super().__init__(signal.Signals(signal_number).name)
+    self.exit_code = 128 + signal_number
+
+
+def parse(program: Program, arguments: Sequence[str]) -> dict[str, Any]:
+  """Reads flags: the value of every option that this command line uses, by name.
+
+  A flag that asks for a text (help, a list) is answered on stdout and exits with 0.
+
+  Args:
+    program: The binary.
+    arguments: What stands after its name, such as `['--rounds=10']`.
+
+  Raises:
+    UserError: If a flag is unknown, obligatory and missing, set but not used, or has
+      a value that it does not take.
+  """
+  flag_values = flags.FlagValues()
+  for name in (*_HELP_FLAGS, *program.lists):
+    flags.DEFINE_boolean(name, False, '', flag_values=flag_values)
+  everything = list(options.walk(program.options))
+  for option in {option.name: option for _, option in everything}.values():
+    flags.DEFINE(option.parser, option.name, None, option.help, flag_values)
+  try:
+    _, *positional = flag_values([program.name, *arguments])
+  except flags.UnrecognizedFlagError as error:
+    near = difflib.get_close_matches(error.flagname, flag_values, n=3)
+    hint = (
+      f'did you mean --{options.either(near)}?' if near else '--helpshort shows all.'
+    )
+    raise UserError(f'unknown flag --{error.flagname}; {hint}') from None
+  except (flags.Error, ValueError) as error:
+    raise UserError(str(error).removeprefix('flag ').rstrip('.') + '.') from None
+  if positional:
+    raise UserError(f'unexpected {positional[0]!r}: flags are written --name=value.')
+
+  if any(flag_values[name].value for name in _HELP_FLAGS):
+    usage = f'python -m {program.module} {program.example}'
+    lists = {name: description for name, (description, _) in program.lists.items()}
+    _answer(help_page.render(program.summary, usage, program.sections, lists))
+  for name, (_, text) in program.lists.items():
+    if flag_values[name].value:
+      _answer(text())
+
+  given = {
+    option.name: flag_values[option.name].value
+    for _, option in everything
+    if flag_values[option.name].present
+  }
+  values = options.used(program.options, given)
+  for name in given:
+    if name not in values:
+      raise UserError(options.refusal(program.options, name, values))
+  return values
+
+
+def _answer(text: str) -> NoReturn:
+  print(text)
+  sys.exit(0)
+
+
+def run(program: Program, main: Callable[[dict[str, Any]], None]) -> NoReturn:
+  """Runs a binary: parses its flags, calls `main`, exits with the usual codes.
+
+  0: done. 2: the user's mistake, one line on stderr. 1: the machine failed (a full
+  disk, a dead worker), one line too. 130, 143: SIGINT, SIGTERM. Anything else that
+  is raised is a bug, and shows its stack trace.
+  """
+  for signal_number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(signal_number, _interrupt)
+  # TensorFlow's remarks on this machine are not what the user asked for.
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '1')
+  code = 0
+  try:
+    main(parse(program, sys.argv[1:]))
+    sys.stdout.flush()
+  except UserError as error:
+    code = _fail(program, 2, error)
+  except Interrupted as error:
+    code = error.exit_code
+  except BrokenPipeError:  # `train | head`: as if killed by SIGPIPE.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    code = 128 + signal.SIGPIPE
+  except (OSError, runtimes.RuntimeFailure) as error:
+    code = _fail(program, 1, error)
+  sys.exit(code)
+
+
+def _fail(program: Program, code: int, error: Exception) -> int:
+  print(f'{program.name}: error: {error}', file=sys.stderr)
+  return code
+
+
+def _interrupt(signal_number, frame):
+  del frame
+  # A second signal ends the program at once; every file is whole at any instant.
+  for each in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(each, signal.SIG_DFL)
+  raise Interrupted(signal_number)

@@ -1,0 +1,156 @@
+"""Evaluates a run on its test clients: all examples together, and client by client.
+
+Writes into the run's directory: evaluation.csv (a row a client), evaluation.md (the
+table) and evaluation.png (the spread over clients).
+"""
+
+from collections.abc import Mapping, Sequence
+import csv
+import io
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from training_loops import (
+  checkpoints,
+  command_line,
+  files,
+  progress,
+  run_directory,
+  tables,
+  train_flags,
+)
+from training_loops.options import REQUIRED, Section, UserError, choice, path
+
+PROGRAM = command_line.Program(
+  module='training_loops.evaluate',
+  summary=(
+    'Evaluates a run on its test clients: all examples together, and the spread of '
+    'the metrics over clients.'
+  ),
+  example='--run=runs/x',
+  sections=[
+    Section(
+      'Run',
+      [
+        path('run', REQUIRED, 'The output directory of a run.'),
+        choice('checkpoint', 'last', 'Which of its models.', {'last': [], 'best': []}),
+      ],
+    )
+  ],
+)
+
+_PERCENTILES = {'min': 0, '5 %': 5, '25 %': 25, '50 %': 50, '75 %': 75, '95 %': 95}
+_PERCENTILES['max'] = 100
+
+Metrics = Mapping[str, Any]
+Clients = Mapping[str, Metrics]
+
+
+def find_checkpoint(
+  directory: run_directory.RunDirectory, which: str
+) -> checkpoints.Checkpoint:
+  """The last or the best checkpoint of a run.
+
+  Raises:
+    UserError: If there is none, or the best is damaged.
+  """
+  store = checkpoints.Store(directory.checkpoints)
+  for last in store.newest_first():
+    if which == 'last':
+      return last
+    try:
+      return store.read(last.record['best_round'])
+    except (FileNotFoundError, checkpoints.DamagedError) as error:
+      raise UserError(f'The best checkpoint cannot be read: {error}') from error
+  raise UserError(f'{directory.path} has no whole checkpoint yet.')
+
+
+def table(overall: Metrics, clients: Clients) -> str:
+  """A Markdown table: each metric over all examples, and its spread over clients."""
+  header = ['', 'all examples', 'mean of clients', *_PERCENTILES]
+  rows = []
+  for name, value in overall.items():
+    spread = np.array([metrics[name] for metrics in clients.values()])
+    quantiles: Any = np.percentile(spread, list(_PERCENTILES.values()))
+    numbers = [value, spread.mean(), *quantiles]
+    rows.append([name, *(f'{number:.4f}' for number in numbers)])
+  return tables.markdown(header, rows)
+
+
+def main(flags: dict[str, Any]) -> None:
+  """Evaluates, prints the table and says where the files are."""
+  progress.show_on_console()
+  directory = run_directory.RunDirectory(flags['run'])
+  run_flags = directory.flags()
+  checkpoint = find_checkpoint(directory, flags['checkpoint'])
+  runtime = train_flags.create_runtime(run_flags)
+  runtime.launch()  # Its worker starts while TensorFlow is being imported.
+  with runtime:
+    overall, clients, num_empty = _evaluate(run_flags, checkpoint)
+
+  round_num = checkpoint.record['round']
+  num_examples = sum(int(metrics['num_examples']) for metrics in clients.values())
+  title = f'{run_flags["algorithm"]} on {run_flags["task"]} after round {round_num}'
+  text = '\n'.join(
+    [
+      f'{title}: {num_examples} test examples of {len(clients)} clients '
+      f'({num_empty} more have none).',
+      '',
+      table(overall, clients),
+    ]
+  )
+  _write(directory.path, title, text, overall, clients)
+  print(text)
+  print(f'\nClient by client: {directory.path / "evaluation.csv"}')
+  print(f'Picture: {directory.path / "evaluation.png"}')
+
+
+def _evaluate(
+  run_flags: dict[str, Any], checkpoint: checkpoints.Checkpoint
+) -> tuple[Metrics, Clients, int]:
+  """The metrics over all examples, by client, and how many clients have none."""
+  from training_loops import evaluation, training
+
+  task = training.load_task(run_flags)
+  process = training.build_process(run_flags, task)
+  state = training.restored(checkpoint, process.initialize(), run_flags)
+  weights = process.get_model_weights(state)
+  evaluate = evaluation.Evaluator(task.model)
+  overall = evaluate(weights, task.test.all_rows())
+  clients = {
+    client_id: {
+      'num_examples': task.test.num_examples(client_id),
+      **evaluate(weights, task.test.rows(client_id)),
+    }
+    for client_id in task.test.client_ids
+    if task.test.num_examples(client_id) > 0
+  }
+  return overall, clients, len(task.test.client_ids) - len(clients)
+
+
+def _write(
+  path: pathlib.Path,
+  title: str,
+  text: str,
+  overall: Metrics,
+  clients: Clients,
+) -> None:
+  from training_loops import plots
+
+  content = io.StringIO()
+  columns: Sequence[str] = ['client', *next(iter(clients.values()))]
+  writer = csv.DictWriter(content, columns, lineterminator='\n')
+  writer.writeheader()
+  for client_id, metrics in clients.items():
+    writer.writerow({'client': client_id, **metrics})
+  files.write_bytes(path / 'evaluation.csv', content.getvalue().encode())
+  files.write_bytes(path / 'evaluation.md', f'{text}\n'.encode())
+  name = 'accuracy' if 'accuracy' in overall else 'loss'
+  spread = np.array([metrics[name] for metrics in clients.values()])
+  plots.write_spread(path / 'evaluation.png', spread, overall[name], name, title)
+
+
+if __name__ == '__main__':
+  command_line.run(PROGRAM, main)

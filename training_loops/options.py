@@ -1,0 +1,210 @@
+"""Flags as data: what each is called, accepts, defaults to, and who uses it.
+
+An option is an absl flag. A choice between names (a task, an algorithm, an optimizer)
+says for each name which further options it brings, so the options of a binary form a
+tree. Whatever lies on branches not taken is not used by that command line, and
+setting it there is refused; one name may lie on several branches, with a default on
+each.
+
+Importing this module does not import TensorFlow.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import dataclasses
+import difflib
+import math
+from typing import Any
+
+from absl import flags
+
+# A default of this kind makes the flag obligatory.
+REQUIRED = object()
+
+
+class UserError(Exception):
+  """Something that the user can mend: shown as one line, without a stack trace."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+  """One flag, where it is used.
+
+  Attributes:
+    name: The flag's name.
+    default: Its value where it is not given, None, or `REQUIRED`.
+    help: One sentence.
+    parser: Text -> value; raises ValueError.
+    branches: For a choice, the options that each name brings along.
+    is_free: Whether a run may be continued with another value.
+  """
+
+  name: str
+  default: Any
+  help: str
+  parser: flags.ArgumentParser
+  branches: Mapping[str, Sequence['Option']] = dataclasses.field(default_factory=dict)
+  is_free: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+  """A titled group of options on the help page."""
+
+  title: str
+  options: Sequence[Option]
+
+
+class _Parser(flags.ArgumentParser):
+  """A converter with its range, and words for both."""
+
+  def __init__(
+    self,
+    convert: Callable[[str], Any],
+    accepts: Callable[[Any], bool],
+    kind: str,
+    expected: str,
+  ):
+    self._convert, self._accepts, self._expected = convert, accepts, expected
+    self.kind = kind
+
+  def parse(self, argument: str) -> Any:
+    try:
+      value = self._convert(argument)
+    except (TypeError, ValueError):
+      raise ValueError(f'expected {self._expected}') from None
+    if not self._accepts(value):
+      raise ValueError(f'expected {self._expected}')
+    return value
+
+
+class _NameParser(flags.ArgumentParser):
+  """One of several names; a wrong one is answered with the nearest."""
+
+  def __init__(self, names: Sequence[str]):
+    self.names = tuple(names)
+    self.kind = 'NAME'
+
+  def parse(self, argument: str) -> Any:
+    if argument in self.names:
+      return argument
+    near = difflib.get_close_matches(argument, self.names, n=3, cutoff=0.5)
+    hint = f'did you mean {" or ".join(near)}? ' if near else ''
+    raise ValueError(f'{hint}known are {", ".join(self.names)}')
+
+
+def integer(
+  name: str, default: Any, help_text: str, *, at_least: int = 1, is_free: bool = False
+) -> Option:
+  """A whole number from `at_least` up."""
+  expected = f'a whole number of at least {at_least}'
+  parser = _Parser(int, lambda value: value >= at_least, 'N', expected)
+  return Option(name, default, help_text, parser, is_free=is_free)
+
+
+def number(
+  name: str,
+  default: Any,
+  help_text: str,
+  *,
+  at_least: float = -math.inf,
+  above: float = -math.inf,
+  below: float = math.inf,
+) -> Option:
+  """A finite number within bounds."""
+  bounds = [
+    f'{words} {bound:g}'
+    for words, bound in (('at least', at_least), ('above', above), ('below', below))
+    if math.isfinite(bound)
+  ]
+  expected = ' '.join(['a number', ' and '.join(bounds)]).strip()
+
+  def accepts(value):
+    return math.isfinite(value) and value >= at_least and above < value < below
+
+  return Option(name, default, help_text, _Parser(float, accepts, 'X', expected))
+
+
+def choice(
+  name: str, default: Any, help_text: str, branches: Mapping[str, Sequence[Option]]
+) -> Option:
+  """One of the branches' names, bringing that branch's options along."""
+  return Option(name, default, help_text, _NameParser(tuple(branches)), branches)
+
+
+def path(name: str, default: Any, help_text: str, *, is_free: bool = False) -> Option:
+  """A file or directory; an empty one is refused."""
+  parser = _Parser(str, lambda value: value != '', 'PATH', 'a path')
+  return Option(name, default, help_text, parser, is_free=is_free)
+
+
+# The names and values of the choices that lead to an option, outermost first.
+Branch = tuple[tuple[str, str], ...]
+
+
+def walk(
+  options: Sequence[Option], branch: Branch = ()
+) -> Iterator[tuple[Branch, Option]]:
+  """All options on all branches, each with where it lies, parents first."""
+  for option in options:
+    yield branch, option
+    for value, brought in option.branches.items():
+      yield from walk(brought, (*branch, (option.name, value)))
+
+
+def used(options: Sequence[Option], given: Mapping[str, Any]) -> dict[str, Any]:
+  """The values of the options on the branches taken, defaults included.
+
+  Args:
+    options: The tree.
+    given: The values that were set, by name; others may be among them.
+
+  Raises:
+    UserError: If an obligatory option was not set.
+  """
+  values: dict[str, Any] = {}
+  for option in options:
+    value = given.get(option.name, option.default)
+    if value is REQUIRED:
+      known = f': one of {", ".join(option.branches)}' if option.branches else ''
+      raise UserError(f'--{option.name} is needed{known}.')
+    values[option.name] = value
+    values.update(used(option.branches.get(value, ()), given))
+  return values
+
+
+def refusal(options: Sequence[Option], name: str, values: Mapping[str, Any]) -> str:
+  """Says why the option of that name is not among the values that are used.
+
+  Args:
+    options: The tree; the name is on one of its branches.
+    name: The option that was set and is not used.
+    values: The values that are used.
+  """
+  branches = [branch for branch, option in walk(options) if option.name == name]
+
+  def taken(branch):  # How many of the branch's choices were made that way.
+    made = [values.get(choice_name) == value for choice_name, value in branch]
+    return made.index(False)
+
+  depth = max(map(taken, branches))
+  nearest = [branch for branch in branches if taken(branch) == depth]
+  context, where = nearest[0][:depth], nearest[0][depth][0]
+  users = dict.fromkeys(
+    branch[depth][1]
+    for branch in nearest
+    if branch[:depth] == context and branch[depth][0] == where
+  )
+  chosen = ' '.join(
+    f'--{choice_name}={values[choice_name]}'
+    for choice_name in (*(name for name, _ in context), where)
+  )
+  return (
+    f'--{name} is not used with {chosen}; '
+    f'it belongs to --{where}={either(tuple(users))}.'
+  )
+
+
+def either(names: Sequence[str]) -> str:
+  """`a`, `a or b`, `a, b or c`."""
+  *head, last = names
+  return f'{", ".join(head)} or {last}' if head else last

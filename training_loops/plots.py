@@ -1,0 +1,96 @@
+"""Pictures of runs. No display is needed, and no state of pyplot's is touched."""
+
+from collections.abc import Mapping, Sequence
+import io
+import pathlib
+from typing import Any
+
+from matplotlib.figure import Figure
+import numpy as np
+
+from training_loops import files
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def _save(figure: Figure, path: pathlib.Path) -> None:
+  content = io.BytesIO()
+  figure.savefig(content, format='png', dpi=120)
+  files.write_bytes(path, content.getvalue())
+
+
+def _prettify(axes: Any, xlabel: str, title: str) -> None:
+  axes.set_xlabel(xlabel)
+  axes.set_title(title)
+  axes.grid(alpha=0.3)
+  axes.spines[['top', 'right']].set_visible(False)
+
+
+def _draw(axes: Any, rows: Rows, column: str, **style: Any) -> None:
+  # A few points are shown as such, or a run of one round would be an empty picture.
+  marker = 'o' if len(rows) <= 30 else None
+  values = [row[column] for row in rows]
+  axes.plot([row['round'] for row in rows], values, marker=marker, ms=3, **style)
+
+
+def write_curves(path: pathlib.Path, rows: Rows, title: str) -> None:
+  """Draws the losses and the eval metrics of one run over its rounds."""
+  metrics = [
+    name for name in rows[0] if name.startswith('eval/') and name != 'eval/loss'
+  ]
+  figure = Figure(figsize=(5 * (1 + len(metrics)), 4), layout='constrained')
+  figure.suptitle(title)
+  all_axes: Any = figure.subplots(1, 1 + len(metrics), squeeze=False)[0]
+  _draw(all_axes[0], rows, 'train/loss', label='train (the cohort)', color='tab:orange')
+  _draw(all_axes[0], rows, 'eval/loss', label='eval', color='tab:blue')
+  all_axes[0].legend()
+  _prettify(all_axes[0], 'round', 'loss')
+  for axes, name in zip(all_axes[1:], metrics, strict=True):
+    _draw(axes, rows, name, color='tab:blue')
+    _prettify(axes, 'round', name.replace('/', ' '))
+  _save(figure, path)
+
+
+def write_comparison(
+  path: pathlib.Path, runs: Mapping[str, Rows], columns: Sequence[str], title: str
+) -> None:
+  """Draws the same columns of several runs over their rounds, a picture each."""
+  figure = Figure(figsize=(5.5 * len(columns), 4), layout='constrained')
+  figure.suptitle(title)
+  for axes, column in zip(
+    figure.subplots(1, len(columns), squeeze=False)[0], columns, strict=True
+  ):
+    for name, rows in runs.items():
+      _draw(axes, rows, column, label=name)
+    _prettify(axes, 'round', column.replace('/', ' '))
+    axes.legend()
+  _save(figure, path)
+
+
+def write_spread(
+  path: pathlib.Path, values: np.ndarray, overall: float, name: str, title: str
+) -> None:
+  """Draws how a metric is spread over the clients: a histogram, and its sum.
+
+  Args:
+    path: The picture.
+    values: The metric of each client.
+    overall: The metric over all examples.
+    name: What the metric is called.
+    title: What stands above.
+  """
+  figure = Figure(figsize=(10, 4), layout='constrained')
+  figure.suptitle(title)
+  histogram, cumulative = figure.subplots(1, 2)
+  histogram.hist(values, bins=20, color='tab:blue')
+  histogram.set_ylabel('clients')
+  _prettify(histogram, f'{name} of a client', 'histogram')
+  share = np.arange(1, len(values) + 1) / len(values)
+  cumulative.step(np.sort(values), share, where='post', color='tab:blue')
+  cumulative.set_ylabel('share of clients at or below')
+  cumulative.set_ylim(0, 1.02)
+  _prettify(cumulative, f'{name} of a client', 'cumulative')
+  for axes in (histogram, cumulative):
+    axes.axvline(overall, color='tab:orange', label=f'all examples: {overall:.3f}')
+    axes.legend()
+  _save(figure, path)

@@ -1,0 +1,103 @@
+"""What is recorded of a run: metrics.csv, timing.csv and TensorBoard events.
+
+All are made of the rows held here, which are part of every checkpoint. A continued
+run writes the files anew from them, so that they always tell of exactly the rounds
+that the model has seen.
+"""
+
+from collections.abc import Mapping
+import csv
+import io
+import math
+import pathlib
+import shutil
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from training_loops import files
+
+Row = dict[str, Any]
+
+
+def as_row(round_num: int, **groups: Mapping[str, Any]) -> Row:
+  """A row of metrics.csv: the round, and a column group/name for every metric.
+
+  A value keeps the digits of its own precision: 0.9, not float32's 0.8999999761581421.
+  """
+  row: Row = {'round': round_num}
+  for group, metrics in groups.items():
+    for name, value in metrics.items():
+      scalar = np.asarray(value)[()]
+      number = int(scalar) if isinstance(scalar, np.integer) else float(str(scalar))
+      row[f'{group}/{name}'] = number
+  return row
+
+
+def best_round(rows: list[Row]) -> int:
+  """The first round with the highest eval accuracy, or else the lowest eval loss."""
+
+  def badness(row):
+    value = -row['eval/accuracy'] if 'eval/accuracy' in row else row['eval/loss']
+    return math.inf if math.isnan(value) else value
+
+  return min(rows, key=badness)['round'] if rows else 0
+
+
+def _as_csv(rows: list[Row]) -> bytes:
+  text = io.StringIO()
+  if rows:
+    writer = csv.DictWriter(text, rows[0], lineterminator='\n', restval='')
+    writer.writeheader()
+    writer.writerows(rows)
+  return text.getvalue().encode()
+
+
+class Records:
+  """The rows so far, and the files made of them."""
+
+  def __init__(self, directory: pathlib.Path, rows: list[Row], timing: list[Row]):
+    """Writes the files anew.
+
+    Args:
+      directory: The output directory.
+      rows: The metrics of the rounds evaluated so far.
+      timing: When those were done, in seconds of training.
+    """
+    self._directory = directory
+    self.rows = list(rows)
+    self.timing = list(timing)
+    events = directory / 'tensorboard'
+    shutil.rmtree(events, ignore_errors=True)
+    self._events = tf.summary.create_file_writer(str(events))
+    for row in self.rows:
+      self._write_event(row)
+    self._write_files()
+
+  @property
+  def seconds(self) -> float:
+    """The training time of the rounds so far."""
+    return self.timing[-1]['seconds'] if self.timing else 0.0
+
+  def add(self, row: Row, seconds: float) -> None:
+    """Records an evaluated round."""
+    self.rows.append(row)
+    self.timing.append({'round': row['round'], 'seconds': round(seconds, 3)})
+    self._write_event(row)
+    self._write_files()
+
+  def close(self) -> None:
+    """Flushes the events."""
+    self._events.close()
+
+  def _write_event(self, row: Row) -> None:
+    with self._events.as_default(step=row['round']):
+      for name, value in row.items():
+        if name != 'round':
+          tf.summary.scalar(name, value)
+    self._events.flush()
+
+  def _write_files(self) -> None:
+    for name, rows in (('metrics.csv', self.rows), ('timing.csv', self.timing)):
+      files.write_bytes(self._directory / name, _as_csv(rows), durable=False)

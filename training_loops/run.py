@@ -1,0 +1,54 @@
+"""Training as a function: flags in, an output directory and its content out.
+
+    flags = train_flags.configure(
+      task='digits_logistic', algorithm='fed_avg', rounds=50, output_dir='runs/x')
+    result = run.train(flags)
+
+Importing this module does not import TensorFlow: a run that is refused or already
+finished is answered at once.
+"""
+
+import logging
+from typing import Any
+
+from training_loops import results, run_directory, runtimes, train_flags
+
+_logger = logging.getLogger(__name__)
+
+
+def train(
+  flags: dict[str, Any], *, runtime: runtimes.Runtime | None = None
+) -> results.Result:
+  """Trains, or goes on training, until the rounds asked for are done.
+
+  Interrupted (a `KeyboardInterrupt`), it saves the last completed round.
+
+  Args:
+    flags: From `train_flags.configure` or `train_flags.from_arguments`.
+    runtime: A started runtime to use; by default one is made for this run.
+
+  Raises:
+    UserError: If the flags, the task and the output directory do not go together.
+      Nothing is written then.
+  """
+  directory = run_directory.RunDirectory(flags['output_dir'])
+  directory.check(flags)
+  finished = directory.finished_rounds()
+  if finished >= flags['rounds']:
+    _logger.info('%s is finished: %d rounds are done.', directory.path, finished)
+    return results.load(directory.path)
+  if runtime:
+    return _train(flags, directory)
+  own_runtime = train_flags.create_runtime(flags)
+  own_runtime.launch()  # Its worker starts while TensorFlow is being imported.
+  with own_runtime:
+    return _train(flags, directory)
+
+
+def _train(
+  flags: dict[str, Any], directory: run_directory.RunDirectory
+) -> results.Result:
+  from training_loops import training
+
+  training.train(flags, directory)
+  return results.load(directory.path)

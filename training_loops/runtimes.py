@@ -1,0 +1,351 @@
+"""Where federated computations run: the choices of `--runtime`.
+
+A runtime is made by `create(name)` and used as a context manager around everything
+that calls a TFF computation:
+
+    runtime = runtimes.create('local')
+    runtime.launch()  # Starts at once, while TensorFlow is still being imported.
+    import tensorflow_federated as tff
+    with runtime:
+      process.next(state, clients)
+
+TFF's own default context starts a worker process that outlives the program and keeps
+its stdout open, so that `train | tee log` never ends. A worker of this module is gone
+as soon as the program is, however that ended.
+
+Importing this module does not import TensorFlow.
+"""
+
+import abc
+import atexit
+from collections.abc import Callable
+import importlib.util
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from typing import Any
+
+# Longer than any start of the worker seen, on machines far busier than sensible.
+_START_TIMEOUT_SECONDS = 60.0
+_START_ATTEMPTS = 3
+
+# Large models and data sets travel in single messages: allow all that gRPC can.
+_MAX_MESSAGE_BYTES = 2**31 - 1
+_CHANNEL_OPTIONS = (
+  ('grpc.max_send_message_length', _MAX_MESSAGE_BYTES),
+  ('grpc.max_receive_message_length', _MAX_MESSAGE_BYTES),
+  # A proxy from the environment must not stand between us and our own machine.
+  ('grpc.enable_http_proxy', 0),
+  # The worker is ready some 0.2 s after its launch; gRPC would wait a second.
+  ('grpc.initial_reconnect_backoff_ms', 50),
+  ('grpc.min_reconnect_backoff_ms', 50),
+  ('grpc.max_reconnect_backoff_ms', 500),
+)
+
+# Run as `python -c _SHIM parent_pid binary arguments...`. Asks Linux to kill this
+# process when its parent dies (PR_SET_PDEATHSIG = 1; it outlasts exec), then becomes
+# the binary. A parent that died before the request is noticed by getppid.
+_SHIM = f"""
+import ctypes, os, sys
+if ctypes.CDLL(None).prctl(1, {int(signal.SIGKILL)}) != 0:
+  sys.exit('prctl(PR_SET_PDEATHSIG) failed')
+if os.getppid() != int(sys.argv[1]):
+  sys.exit('the parent process has gone')
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+class RuntimeFailure(RuntimeError):
+  """The runtime itself failed, rather than the computation that it was given."""
+
+
+class Runtime(abc.ABC):
+  """Something that executes TFF computations, between `start` and `stop`."""
+
+  def launch(self) -> None:  # noqa: B027 (most runtimes have nothing to launch)
+    """Begins what can begin before TensorFlow is imported; `start` does the rest."""
+
+  @abc.abstractmethod
+  def start(self) -> None:
+    """Makes this runtime TFF's default context. Imports TFF."""
+
+  @abc.abstractmethod
+  def stop(self) -> None:
+    """Releases everything; harmless when nothing was started or called twice."""
+
+  def __enter__(self) -> 'Runtime':
+    self.start()
+    return self
+
+  def __exit__(self, *exception: object) -> None:
+    self.stop()
+
+
+class LocalRuntime(Runtime):
+  """TFF's C++ runtime in a worker process of its own, on this machine."""
+
+  def __init__(self, num_threads: int | None = None):
+    """Initializes the runtime; nothing is started yet.
+
+    Args:
+      num_threads: How many clients compute at once, each on one thread, which is
+        faster than several threads a client. None stands for one a core. With fewer
+        clients a round than cores, set TF_NUM_INTRAOP_THREADS in the environment to
+        the number of threads of each client.
+    """
+    if num_threads is not None and num_threads < 1:
+      raise ValueError(f'num_threads must be positive, found {num_threads}.')
+    self._num_threads = num_threads or len(os.sched_getaffinity(0))
+    self._worker: _WorkerProcess | None = None
+    self._channel = None
+
+  @property
+  def worker_pid(self) -> int | None:
+    """The process id of the worker, None while there is none."""
+    return self._worker.pid if self._worker else None
+
+  def launch(self) -> None:
+    """Starts the worker process without waiting for it. Call from the main thread."""
+    self._launched_worker()
+
+  def start(self) -> None:
+    """Starts the worker unless launched, waits for it, makes it TFF's default context.
+
+    May be called again, when another runtime has become the default meanwhile.
+
+    Raises:
+      RuntimeFailure: If no worker could be started.
+    """
+    import tensorflow_federated as tff
+
+    for attempt in range(_START_ATTEMPTS):
+      worker = self._launched_worker()
+      try:
+        if self._channel is None:
+          self._channel = _connect(worker)
+        break
+      except RuntimeFailure:
+        self.stop()
+        if attempt == _START_ATTEMPTS - 1:
+          raise
+    tff.framework.set_default_context(_remote_context(self._channel, worker.failure))
+
+  def stop(self) -> None:
+    """Ends the worker; computations called from now on raise `RuntimeFailure`."""
+    worker, self._worker = self._worker, None
+    if worker is None or not worker.is_ours():
+      return
+    atexit.unregister(self.stop)
+    worker.kill()
+    if self._channel is not None:
+      # Not closed but dropped: closing it makes gRPC's polling thread print an error.
+      self._channel = None
+      # TFF's context joins a thread when it is deleted, which must not be left to the
+      # end of the interpreter, where that thread no longer runs.
+      _set_stopped_context()
+
+  def _launched_worker(self) -> '_WorkerProcess':
+    if self._worker is None:
+      self._worker = _WorkerProcess(self._num_threads)
+      atexit.register(self.stop)
+    return self._worker
+
+
+class _WorkerProcess:
+  """TFF's worker binary as a child process that cannot outlive this one."""
+
+  def __init__(self, num_threads: int):
+    if threading.current_thread() is not threading.main_thread():
+      # Linux's "parent" is the thread that forked: the worker would die with it.
+      raise RuntimeFailure('A worker must be launched from the main thread.')
+    self._owner_pid = os.getpid()
+    self._reservation = _reserve_port()
+    self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed by kill)
+    self._process = subprocess.Popen(
+      [
+        # Without site-packages and environment this Python starts in 20 ms.
+        *(sys.executable, '-I', '-S', '-c', _SHIM, str(self._owner_pid)),
+        str(_worker_binary()),
+        f'--port={self.port}',
+        f'--max_concurrent_computation_calls={num_threads}',
+      ],
+      stdin=subprocess.DEVNULL,
+      # An inherited stdout would keep a pipe open as long as the worker lives.
+      stdout=self._log,
+      stderr=self._log,
+      env={'TF_NUM_INTRAOP_THREADS': '1', 'TF_CPP_MIN_LOG_LEVEL': '1', **os.environ},
+      # Ctrl-C is for the program, which may want to save its state with the worker.
+      start_new_session=True,
+    )
+
+  @property
+  def pid(self) -> int:
+    return self._process.pid
+
+  @property
+  def port(self) -> int:
+    return self._reservation.getsockname()[1]
+
+  def is_ours(self) -> bool:
+    """Whether this process started the worker, rather than one it was forked from."""
+    return os.getpid() == self._owner_pid
+
+  def is_alive(self) -> bool:
+    return self._process.poll() is None
+
+  def kill(self) -> None:
+    self._process.kill()
+    self._process.wait()
+    self._reservation.close()
+    self._log.close()
+
+  def failure(self, what: str) -> RuntimeFailure:
+    """An error that says what happened, and all that is known of the worker."""
+    try:
+      # A worker that has just closed its connection is about to be a dead one.
+      code = self._process.wait(timeout=1)
+    except subprocess.TimeoutExpired:
+      return RuntimeFailure(f"{what} TFF's worker (pid {self.pid}) is running.")
+    status = f'exited with code {code}'
+    if code < 0:
+      status = f'was killed by {signal.Signals(-code).name}'
+    if code == -signal.SIGKILL:
+      status += ' (often for want of memory)'
+    return RuntimeFailure(
+      f"{what} TFF's worker (pid {self.pid}) {status}. Its last words:\n"
+      + self._last_words()
+    )
+
+  def _last_words(self, num_bytes: int = 2000) -> str:
+    if self._log.closed:
+      return ''
+    size = os.fstat(self._log.fileno()).st_size
+    # pread leaves alone the position at which the worker writes.
+    text = os.pread(self._log.fileno(), num_bytes, max(0, size - num_bytes))
+    return text.decode(errors='replace')
+
+
+def _worker_binary() -> pathlib.Path:
+  spec = importlib.util.find_spec('tensorflow_federated')  # Imports nothing.
+  if spec is None or spec.origin is None:
+    raise RuntimeFailure('tensorflow_federated is not installed.')
+  path = pathlib.Path(spec.origin).parent / 'data' / 'worker_binary'
+  if not path.is_file():
+    raise RuntimeFailure(f"TFF's worker is missing: expected a file {path}.")
+  return path
+
+
+def _reserve_port() -> socket.socket:
+  """A socket bound to a free port, which keeps it from others as long as it is open.
+
+  The worker (as all of gRPC) binds with SO_REUSEPORT, so it can share the port; it
+  would also share it with another worker, silently, had both chosen the same one.
+  """
+  reservation = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+  reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+  reservation.bind(('', 0))
+  return reservation
+
+
+def _connect(worker: _WorkerProcess) -> Any:
+  """A gRPC channel to the worker, once that answers."""
+  import grpc
+
+  channel = grpc.insecure_channel(f'127.0.0.1:{worker.port}', _CHANNEL_OPTIONS)
+  ready = grpc.channel_ready_future(channel)
+  deadline = time.monotonic() + _START_TIMEOUT_SECONDS
+  while True:
+    try:
+      ready.result(timeout=0.1)
+      return channel
+    except grpc.FutureTimeoutError:
+      if not worker.is_alive() or time.monotonic() > deadline:
+        ready.cancel()
+        raise worker.failure('No worker could be started.') from None
+
+
+def _remote_context(channel: Any, failure: Callable[[str], RuntimeFailure]) -> Any:
+  """A TFF context that executes on the worker at the other end of a gRPC channel."""
+  import tensorflow_federated as tff
+
+  stub = _FailingStub(tff.framework.RemoteExecutorGrpcStub(channel), failure)
+
+  def create_executor(cardinalities: dict[Any, int]) -> Any:
+    cardinalities.setdefault(tff.CLIENTS, 0)
+    executor = tff.framework.RemoteExecutor(stub)
+    executor.set_cardinalities(cardinalities)
+    return executor
+
+  return tff.framework.SyncExecutionContext(
+    executor_fn=tff.framework.ResourceManagingExecutorFactory(create_executor),
+    compiler_fn=tff.backends.native.desugar_and_transform_to_native,
+    transform_args=tff.tensorflow.transform_args,
+    transform_result=tff.tensorflow.transform_result,
+  )
+
+
+class _FailingStub:
+  """An executor's stub whose errors are final.
+
+  After the gRPC statuses UNAVAILABLE (the worker is dead) and FAILED_PRECONDITION (it
+  has forgotten the executor) TFF itself would repeat the call for ever.
+  """
+
+  def __init__(self, stub: Any, failure: Callable[[str], RuntimeFailure]):
+    self._stub = stub
+    self._failure = failure
+
+  def __getattr__(self, name: str) -> Callable[[Any], Any]:
+    import grpc
+
+    method = getattr(self._stub, name)
+
+    def call(request: Any) -> Any:
+      try:
+        return method(request)
+      except grpc.RpcError as error:
+        final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION)
+        if error.code() not in final:
+          raise
+        raise self._failure(f'{name} failed: {error.details()}.') from error
+
+    return call
+
+
+def _set_stopped_context() -> None:
+  import tensorflow_federated as tff
+
+  class StoppedContext(tff.framework.SyncContext):
+    def invoke(self, comp: Any, arg: Any) -> Any:
+      raise RuntimeFailure('The runtime is stopped.')
+
+  tff.framework.set_default_context(StoppedContext())
+
+
+_RUNTIMES: dict[str, type[Runtime]] = {'local': LocalRuntime}
+
+
+def names() -> tuple[str, ...]:
+  """The names that `create` knows."""
+  return tuple(_RUNTIMES)
+
+
+def create(name: str, **options: Any) -> Runtime:
+  """Makes the runtime of that name, not yet started.
+
+  Args:
+    name: One of `names()`.
+    **options: Arguments of the runtime's constructor.
+
+  Raises:
+    ValueError: If there is no runtime of that name.
+  """
+  if name not in _RUNTIMES:
+    raise ValueError(f'Unknown runtime {name!r}; known are {", ".join(names())}.')
+  return _RUNTIMES[name](**options)

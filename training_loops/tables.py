@@ -1,0 +1,18 @@
+"""Tables that read well as text and as Markdown."""
+
+from collections.abc import Sequence
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+  """A Markdown table, its first column to the left and the others to the right."""
+  every_row = [header, *rows]
+  widths = [max(len(row[i]) for row in every_row) for i in range(len(header))]
+
+  def line(row: Sequence[str]) -> str:
+    first, *others = (
+      cell.rjust(width) for cell, width in zip(row, widths, strict=True)
+    )
+    return f'| {" | ".join([first.strip().ljust(widths[0]), *others])} |'
+
+  rule = ['-' * widths[0], *('-' * (width - 1) + ':' for width in widths[1:])]
+  return '\n'.join([line(header), line(rule), *map(line, rows)])

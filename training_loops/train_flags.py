@@ -1,0 +1,150 @@
+"""The flags of training, as a tree (see `options`), and reading them.
+
+Importing this module does not import TensorFlow.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tasks
+from training_loops import algorithms, command_line, options, runtimes
+from training_loops.options import REQUIRED, Option, Section, choice, integer, path
+
+# How each option of some task is given as a flag, by name; the default is the task's.
+_TASK_FLAGS: dict[str, Callable[[Any], Option]] = {
+  'num_clients': lambda default: integer(
+    'num_clients', default, 'Clients that the data are split over.'
+  ),
+  'dirichlet_alpha': lambda default: options.number(
+    'dirichlet_alpha', default, 'Evenness of the labels over clients.', above=0
+  ),
+}
+
+
+def _task_options(task: str) -> list[Option]:
+  return [_TASK_FLAGS[name](default) for name, default in tasks.options(task).items()]
+
+
+_SECTIONS = (
+  Section(
+    'Task',
+    [
+      choice(
+        'task',
+        REQUIRED,
+        'Data and model.',
+        {name: _task_options(name) for name in tasks.names()},
+      )
+    ],
+  ),
+  Section(
+    'Algorithm',
+    [choice('algorithm', REQUIRED, 'How to train.', algorithms.branches())],
+  ),
+  Section(
+    'Training',
+    [
+      integer('rounds', 100, 'Rounds in all.', is_free=True),
+      integer('clients_per_round', 10, 'Clients drawn for a round.'),
+      integer('seed', 0, 'Of the partition, the cohorts and the model.', at_least=0),
+      integer('rounds_per_eval', 10, 'Evaluates after every so many rounds.'),
+      integer('max_eval_examples', None, 'Evaluates on a fixed random subset.'),
+    ],
+  ),
+  Section(
+    'Execution',
+    [
+      choice(
+        'runtime',
+        'local',
+        'Where clients are computed: on this machine, in a worker process.',
+        {
+          'local': [
+            integer(
+              'num_threads',
+              None,
+              'Clients computed at once, one a core by default.',
+              is_free=True,
+            )
+          ]
+        },
+      )
+    ],
+  ),
+  Section(
+    'Output',
+    [
+      path('output_dir', REQUIRED, 'Where everything is written.', is_free=True),
+      integer(
+        'rounds_per_checkpoint',
+        10,
+        'Saves after every so many rounds, and after the best.',
+        is_free=True,
+      ),
+    ],
+  ),
+)
+
+
+def _listed(descriptions: dict[str, str]) -> str:
+  width = max(map(len, descriptions))
+  return '\n'.join(f'{name:{width}}  {text}' for name, text in descriptions.items())
+
+
+PROGRAM = command_line.Program(
+  module='training_loops.train',
+  summary=(
+    'Trains a model on federated data. The same command again continues a run that '
+    'was stopped.'
+  ),
+  example=(
+    '--task=digits_logistic --algorithm=fed_avg --rounds=100 --output_dir=runs/x'
+  ),
+  sections=_SECTIONS,
+  lists={
+    'list_tasks': (
+      'Lists the tasks, with a line on each.',
+      lambda: _listed(tasks.describe()),
+    ),
+    'list_algorithms': (
+      'Lists the algorithms, with a line on each.',
+      lambda: _listed(algorithms.descriptions()),
+    ),
+  },
+)
+
+
+def configure(**flags: Any) -> dict[str, Any]:
+  """The flags of a run, checked as on a command line, defaults added.
+
+      configure(task='digits_mlp', algorithm='fed_avg', output_dir='runs/x')
+
+  Args:
+    **flags: Flags by name; None stands for the default.
+
+  Raises:
+    UserError: If the command line with these flags would be refused.
+  """
+  return from_arguments(
+    [f'--{name}={value}' for name, value in flags.items() if value is not None]
+  )
+
+
+def from_arguments(arguments: Sequence[str]) -> dict[str, Any]:
+  """The flags of a run, from the words of a command line."""
+  return command_line.parse(PROGRAM, arguments)
+
+
+def free_names() -> set[str]:
+  """The flags that may change when a run is continued."""
+  return {option.name for _, option in options.walk(PROGRAM.options) if option.is_free}
+
+
+def task_options(flags: dict[str, Any]) -> dict[str, Any]:
+  """The flags that are options of the chosen task."""
+  return {name: flags[name] for name in tasks.options(flags['task'])}
+
+
+def create_runtime(flags: dict[str, Any]) -> runtimes.Runtime:
+  """The runtime that the flags describe, not yet started."""
+  return runtimes.create(flags['runtime'], num_threads=flags['num_threads'])

@@ -1,0 +1,232 @@
+"""The rounds of a run: cohort, round, evaluation, checkpoint, and again."""
+
+import json
+import logging
+import math
+import time
+from typing import Any
+
+import tensorflow as tf
+
+import tasks
+from training_loops import (
+  algorithms,
+  checkpoints,
+  evaluation,
+  exports,
+  files,
+  plots,
+  progress,
+  records,
+  run_directory,
+  sampling,
+  train_flags,
+  versions,
+)
+from training_loops.options import UserError
+
+_logger = logging.getLogger(__name__)
+
+
+def load_task(flags: dict[str, Any]) -> tasks.Task:
+  """The task that the flags describe.
+
+  Raises:
+    UserError: If it cannot be had with these flags.
+  """
+  try:
+    return tasks.load(
+      flags['task'], seed=flags['seed'], **train_flags.task_options(flags)
+    )
+  except ValueError as error:
+    raise UserError(str(error)) from error
+
+
+def build_process(flags: dict[str, Any], task: tasks.Task) -> Any:
+  """The process that the flags describe.
+
+  Raises:
+    UserError: If the flags do not go together, or not with the task.
+  """
+  num_clients = len(task.train.client_ids)
+  if flags['clients_per_round'] > num_clients:
+    raise UserError(
+      f'--clients_per_round={flags["clients_per_round"]} is more than the '
+      f'{num_clients} clients of {task.name}.'
+    )
+  try:
+    return algorithms.build(flags, task)
+  except ValueError as error:
+    raise UserError(str(error)) from error
+
+
+def restored(
+  checkpoint: checkpoints.Checkpoint, template: Any, flags: dict[str, Any]
+) -> Any:
+  """The state in a checkpoint of a run with these flags.
+
+  Args:
+    checkpoint: The checkpoint.
+    template: Any state of the run's process.
+    flags: The run's flags.
+
+  Raises:
+    UserError: If the checkpoint's state is another than the template.
+  """
+  try:
+    return checkpoint.restore(template)
+  except checkpoints.MismatchError as error:
+    raise UserError(
+      f'the checkpoint was written by another version of {flags["algorithm"]} or '
+      f'{flags["task"]}: {error}.'
+    ) from error
+
+
+def train(flags: dict[str, Any], directory: run_directory.RunDirectory) -> None:
+  """Trains from where the directory stands until the rounds asked for are done."""
+  task = load_task(flags)
+  process = build_process(flags, task)
+  first_state = process.initialize()
+  with directory.opened(flags):
+    _write_config(directory, flags)
+    with progress.logged_to(directory.log_file):
+      _Training(flags, directory, task, process, first_state).run()
+
+
+def _write_config(directory: run_directory.RunDirectory, flags: dict[str, Any]) -> None:
+  made_with = {'versions': versions.versions(), 'git_commit': versions.git_commit()}
+  if directory.config_file.exists():
+    old = json.loads(directory.config_file.read_text())
+    if old['versions'] != made_with['versions']:
+      _logger.warning(
+        'Continuing with other versions than before: the numbers may differ.'
+      )
+    made_with = {name: old[name] for name in made_with}
+  files.write_json(directory.config_file, {'flags': flags, **made_with})
+
+
+class _Training:
+  """One run in one process.
+
+  What is completed is kept in a single attribute, so that an interrupt at any
+  instant finds a round and the state that belongs to it.
+  """
+
+  def __init__(self, flags, directory, task, process, first_state):
+    self._flags = flags
+    self._directory = directory
+    self._task = task
+    self._process = process
+    self._evaluate = evaluation.Evaluator(task.model)
+    self._eval_rows = _eval_rows(task, flags)
+    self._store = checkpoints.Store(directory.checkpoints)
+    self._has_warned = False
+
+    self._completed = (0, first_state)
+    record: dict[str, Any] = {'rows': [], 'timing': [], 'seconds': 0.0}
+    for checkpoint in self._store.newest_first():
+      record = dict(checkpoint.record)
+      self._completed = (record['round'], restored(checkpoint, first_state, flags))
+      _logger.info('Continuing after round %d.', record['round'])
+      break
+    self._saved_round = self._completed[0]
+    self._store.remove_after(self._saved_round)
+    self._records = records.Records(directory.path, record['rows'], record['timing'])
+    self._start = time.monotonic() - record['seconds']
+
+  def run(self) -> None:
+    """Does the rounds that are left, then writes the model."""
+    rounds = self._flags['rounds']
+    try:
+      done = self._completed[0]
+      with progress.Progress(rounds, done, self._flags['algorithm']) as shown:
+        for round_num in range(done + 1, rounds + 1):
+          self._run_round(round_num, shown)
+      self._finish()
+    except KeyboardInterrupt:
+      if self._completed[0] > self._saved_round:
+        self._save()
+      _logger.warning(
+        'Interrupted; saved after round %d. The same command continues.',
+        self._saved_round,
+      )
+      raise
+    finally:
+      self._records.close()
+
+  def _run_round(self, round_num: int, shown: progress.Progress) -> None:
+    cohort = sampling.cohort(
+      self._task.train.client_ids,
+      self._flags['clients_per_round'],
+      seed=self._flags['seed'],
+      round_num=round_num,
+    )
+    output = self._process.next(
+      self._completed[1], [self._task.train.client_dataset(c) for c in cohort]
+    )
+    train_metrics = output.metrics['client_work']['train']
+    self._warn_of_divergence(round_num, train_metrics)
+    is_last = round_num == self._flags['rounds']
+    is_best = False
+    if is_last or round_num % self._flags['rounds_per_eval'] == 0:
+      weights = self._process.get_model_weights(output.state)
+      eval_metrics = self._evaluate(weights, self._eval_rows)
+      row = records.as_row(round_num, train=train_metrics, eval=eval_metrics)
+      self._records.add(row, time.monotonic() - self._start)
+      is_best = records.best_round(self._records.rows) == round_num
+      shown.evaluated(row)
+    self._completed = (round_num, output.state)
+    shown.round_done(train_metrics)
+    if is_last or is_best or round_num % self._flags['rounds_per_checkpoint'] == 0:
+      self._save()
+
+  def _save(self) -> None:
+    round_num, state = self._completed
+    # An interrupt may have come between a row and the completion of its round.
+    rows, timing = (
+      [row for row in rows if row['round'] <= round_num]
+      for rows in (self._records.rows, self._records.timing)
+    )
+    best_round = records.best_round(rows)
+    record = {
+      'round': round_num,
+      'best_round': best_round,
+      'rows': rows,
+      'timing': timing,
+      'seconds': time.monotonic() - self._start,
+    }
+    self._store.save(round_num, state, record, best_round)
+    self._saved_round = round_num
+
+  def _warn_of_divergence(self, round_num: int, train_metrics: Any) -> None:
+    if self._has_warned or math.isfinite(float(train_metrics['loss'])):
+      return
+    self._has_warned = True
+    _logger.warning(
+      'Round %d: the loss of every client is infinite or not a number. Such clients '
+      'are left out, so the model may never change again; try a smaller learning rate.',
+      round_num,
+    )
+
+  def _finish(self) -> None:
+    round_num, state = self._completed
+    path, rows = self._directory.path, self._records.rows
+    weights = self._process.get_model_weights(state)
+    exports.write_weights(path / 'weights.npz', weights)
+    exports.write_saved_model(path / 'saved_model', self._task.model, weights)
+    title = f'{self._flags["algorithm"]} on {self._flags["task"]}'
+    plots.write_curves(path / 'curves.png', rows, title)
+    best_round = records.best_round(rows)
+    result = {'rounds': round_num, 'best_round': best_round, 'final': rows[-1]}
+    files.write_json(self._directory.result_file, result)
+
+
+def _eval_rows(task: tasks.Task, flags: dict[str, Any]) -> Any:
+  """The test rows of all clients, or a subset that depends on the seed alone."""
+  rows = task.test.all_rows()
+  num_rows = len(tf.nest.flatten(rows)[0])
+  size = flags['max_eval_examples']
+  if size is None or size >= num_rows:
+    return rows
+  chosen = sampling.subset(num_rows, size, seed=flags['seed'])
+  return tf.nest.map_structure(lambda array: array[chosen], rows)
