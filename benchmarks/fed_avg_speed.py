@@ -1,0 +1,290 @@
+"""The speed of FedAvg: this package beside tff.learning, on the same runtime.
+
+    python -m benchmarks.fed_avg_speed --models=logistic,cnn --clients=10,50
+
+Four ways to run the same rounds take turns, round by round, so that whatever else the
+machine does falls on all of them: the same synthetic images shaped as EMNIST, the same
+cohorts, one epoch in batches of 20, nothing shuffled, so the same gradient steps. That
+they are is verified first: after two rounds of logistic regression the weights agree.
+"""
+
+import collections
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import os
+import pathlib
+import platform
+import tempfile
+import time
+from typing import Any
+
+from absl import app, flags, logging
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+import tqdm
+
+from benchmarks import models, synthetic_images
+from tasks import client_files
+from tasks.federated_data import FederatedData
+from tff_algorithms import client_input
+from tff_algorithms.fed_avg import build_fed_avg
+from training_loops import runtimes
+
+_MODELS = {
+  'logistic': (models.logistic, models.keras_logistic),
+  'cnn': (models.cnn, models.keras_cnn),
+}
+
+_NAMES = flags.DEFINE_list('models', list(_MODELS), 'Which models to train.')
+_CLIENTS = flags.DEFINE_list('clients', ['10', '50'], 'Clients a round.')
+_ROUNDS = flags.DEFINE_integer('rounds', 10, 'Rounds to measure.', lower_bound=1)
+_SEED = flags.DEFINE_integer('seed', 0, 'Seed of data and cohorts.')
+_OUTPUT = flags.DEFINE_string('output', None, 'A Markdown file to write the table to.')
+
+_BATCH_SIZE = 20
+_LEARNING_RATE = 0.05
+_WARM_UP_ROUNDS = 2  # The first builds graphs on the worker, the second fills caches.
+_AGREEMENT = 1e-5
+
+_BASELINE = 'tff.learning, Keras'
+_FUNCTIONAL = 'tff.learning, FunctionalModel'
+_DATASETS = 'this package, tf.data clients'
+_BY_ID = 'this package, clients by id'
+
+
+@dataclasses.dataclass(frozen=True)
+class _Contestant:
+  """A process, and what it wants to be given for each client of a cohort."""
+
+  process: tff.learning.templates.LearningProcess
+  argument: Callable[[str], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Timing:
+  """The measured rounds of one contestant, against the baseline's.
+
+  Attributes:
+    model: The name of the model.
+    num_clients: Clients a round.
+    contestant: The name of the contestant.
+    seconds: The time of each round.
+    examples: How many examples each round trained on.
+    speedup: The baseline's time over this one, median of the rounds.
+  """
+
+  model: str
+  num_clients: int
+  contestant: str
+  seconds: np.ndarray
+  examples: np.ndarray
+  speedup: float
+
+
+def _decode(rows):
+  return collections.OrderedDict(x=tf.cast(rows['x'], tf.float32) / 255, y=rows['y'])
+
+
+def _contestants(
+  model_name: str, data: FederatedData, directory: str
+) -> dict[str, _Contestant]:
+  """The four ways to run FedAvg, with everything prepared that a user prepares once."""
+  model_fn, keras_fn = _MODELS[model_name]
+  model = model_fn()
+  loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+  def variable_model():
+    return tff.learning.models.from_keras_model(
+      keras_fn(),
+      loss=loss,
+      input_spec=model.input_spec,
+      metrics=[tf.keras.metrics.SparseCategoricalAccuracy('accuracy')],
+    )
+
+  functional_model = tff.learning.models.functional_model_from_keras(
+    keras_fn,
+    loss,
+    model.input_spec,
+    lambda: collections.OrderedDict(
+      loss=tf.keras.metrics.SparseCategoricalCrossentropy(from_logits=True),
+      accuracy=tf.keras.metrics.SparseCategoricalAccuracy(),
+    ),
+  )
+
+  def tff_fed_avg(tff_model):
+    return tff.learning.algorithms.build_weighted_fed_avg(
+      tff_model,
+      client_optimizer_fn=tff.learning.optimizers.build_sgdm(_LEARNING_RATE),
+      server_optimizer_fn=tff.learning.optimizers.build_sgdm(1.0),
+    )
+
+  def our_fed_avg(clients=None):
+    return build_fed_avg(
+      model,
+      client_learning_rate=_LEARNING_RATE,
+      batch_size=_BATCH_SIZE,
+      shuffle=False,
+      client_input=clients,
+      seed=_SEED.value,
+    )
+
+  datasets = {
+    client_id: tf.data.Dataset.from_tensor_slices(_decode(data.rows(client_id))).batch(
+      _BATCH_SIZE
+    )
+    for client_id in data.client_ids
+  }
+  files = client_files.write(data, pathlib.Path(directory, model_name), _decode)
+  return {
+    _BASELINE: _Contestant(tff_fed_avg(variable_model), datasets.get),
+    _FUNCTIONAL: _Contestant(tff_fed_avg(functional_model), datasets.get),
+    _DATASETS: _Contestant(our_fed_avg(), datasets.get),
+    _BY_ID: _Contestant(our_fed_avg(client_input.from_id(files.load)), str),
+  }
+
+
+def _cohorts(data: FederatedData, num_clients: int, num_rounds: int) -> list[list[str]]:
+  generator = np.random.default_rng(_SEED.value)
+  return [
+    generator.choice(data.client_ids, num_clients, replace=False).tolist()
+    for _ in range(num_rounds)
+  ]
+
+
+def _weights(process: tff.learning.templates.LearningProcess, state: Any) -> np.ndarray:
+  trainable = process.get_model_weights(state).trainable
+  return np.concatenate([np.ravel(t) for t in tf.nest.flatten(trainable)])
+
+
+def _verify(
+  contestants: Mapping[str, _Contestant], cohorts: Sequence[Sequence[str]]
+) -> None:
+  """Checks that logistic regression gives everyone the same weights."""
+  trained = {}
+  for name, contestant in contestants.items():
+    state = contestant.process.initialize()
+    for cohort in cohorts:
+      clients = [contestant.argument(client_id) for client_id in cohort]
+      state = contestant.process.next(state, clients).state
+    trained[name] = _weights(contestant.process, state)
+  expected = trained[_BASELINE]
+  for name, weights in trained.items():
+    difference = np.linalg.norm(weights - expected) / np.linalg.norm(expected)
+    if not difference < _AGREEMENT:
+      raise AssertionError(f'{name} trains to other weights: {difference:.1e} away.')
+
+
+def _loss(metrics: Mapping[str, Any]) -> float:
+  return float(metrics['client_work']['train']['loss'])
+
+
+def _measure(
+  model_name: str,
+  contestants: Mapping[str, _Contestant],
+  data: FederatedData,
+  num_clients: int,
+  progress: tqdm.tqdm,
+) -> list[_Timing]:
+  """Trains all contestants for the rounds to be measured, taking turns."""
+  cohorts = _cohorts(data, num_clients, _WARM_UP_ROUNDS + _ROUNDS.value)
+  names = list(contestants)
+  states = {name: contestants[name].process.initialize() for name in names}
+  losses: dict[str, list[float]] = {name: [] for name in names}
+  seconds: dict[str, list[float]] = {name: [] for name in names}
+  for t, cohort in enumerate(cohorts):
+    first = t % len(names)  # Nobody is always the one to go after the slowest.
+    for name in names[first:] + names[:first]:
+      contestant = contestants[name]
+      clients = [contestant.argument(client_id) for client_id in cohort]
+      start = time.perf_counter()
+      output = contestant.process.next(states[name], clients)
+      seconds[name].append(time.perf_counter() - start)
+      states[name] = output.state
+      losses[name].append(_loss(output.metrics))
+      progress.set_postfix_str(f'{model_name}, {num_clients} clients: {name}')
+      progress.update()
+  for name in names:
+    if not losses[name][-1] < losses[name][0]:
+      raise AssertionError(f'{name} does not train: its losses are {losses[name]}.')
+  examples = np.array([sum(map(data.num_examples, cohort)) for cohort in cohorts])
+  measured = {name: np.array(seconds[name][_WARM_UP_ROUNDS:]) for name in names}
+  return [
+    _Timing(
+      model=model_name,
+      num_clients=num_clients,
+      contestant=name,
+      seconds=measured[name],
+      examples=examples[_WARM_UP_ROUNDS:],
+      speedup=float(np.median(measured[_BASELINE] / measured[name])),
+    )
+    for name in names
+  ]
+
+
+def _table(timings: Sequence[_Timing]) -> str:
+  """A Markdown table."""
+  lines = [
+    '| model | clients | FedAvg of | ms a round | quartiles | s per 1,000 examples '
+    '| times faster |',
+    '|---|---|---|---|---|---|---|',
+  ]
+  for timing in timings:
+    milliseconds = 1000 * timing.seconds
+    low, median, high = (np.percentile(milliseconds, q) for q in (25, 50, 75))
+    per_thousand = np.median(1000 * timing.seconds / timing.examples)
+    lines.append(
+      f'| {timing.model} | {timing.num_clients} | {timing.contestant} | {median:.0f} '
+      f'| {low:.0f} - {high:.0f} | {per_thousand:.4f} | {timing.speedup:.2f} |'
+    )
+  return '\n'.join(lines)
+
+
+def _circumstances() -> str:
+  return (
+    f'{len(os.sched_getaffinity(0))} cores of {_cpu()}, Python '
+    f'{platform.python_version()}, TensorFlow {tf.__version__}, TensorFlow Federated '
+    f'{tff.__version__}. {_ROUNDS.value} rounds each, after {_WARM_UP_ROUNDS} to warm '
+    f'up; batches of {_BATCH_SIZE}, one epoch.'
+  )
+
+
+def _cpu() -> str:
+  for line in pathlib.Path('/proc/cpuinfo').read_text().splitlines():
+    if line.startswith('model name'):
+      return line.partition(':')[2].strip()
+  return platform.machine()
+
+
+def main(argv: Sequence[str]) -> None:
+  """Measures and prints the table."""
+  if len(argv) > 1:
+    raise app.UsageError(f'unexpected {argv[1]!r}.')
+  logging.set_verbosity(logging.WARNING)  # TFF notes each metric that it adds.
+  cohort_sizes = [int(size) for size in _CLIENTS.value]
+  data = synthetic_images.make(2 * max(cohort_sizes), _SEED.value)
+  rounds = _WARM_UP_ROUNDS + _ROUNDS.value
+  num_contestants = 4
+  timings: list[_Timing] = []
+  with (
+    runtimes.create('local'),
+    tempfile.TemporaryDirectory() as directory,
+    tqdm.tqdm(
+      total=len(_NAMES.value) * len(cohort_sizes) * rounds * num_contestants,
+      unit='round',
+    ) as progress,
+  ):
+    for model_name in _NAMES.value:
+      contestants = _contestants(model_name, data, directory)
+      if model_name == 'logistic':
+        _verify(contestants, _cohorts(data, min(cohort_sizes), num_rounds=2))
+      for num_clients in cohort_sizes:
+        timings += _measure(model_name, contestants, data, num_clients, progress)
+  text = f'{_table(timings)}\n\n{_circumstances()}\n'
+  print(text)
+  if _OUTPUT.value:
+    pathlib.Path(_OUTPUT.value).write_text(text)
+
+
+if __name__ == '__main__':
+  app.run(main)
