@@ -11,8 +11,8 @@ import pytest
 
 from training_loops import runtimes
 
-# The same examples in every run: a failure is a finding of the change at hand. The first
-# example traces TensorFlow functions and takes as long as it takes.
+# The same examples in every run: a failure is a finding of the change at hand. No
+# deadline: the first example traces TensorFlow functions.
 hypothesis.settings.register_profile('tests', derandomize=True, deadline=None)
 hypothesis.settings.load_profile('tests')
 

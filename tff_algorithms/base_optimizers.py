@@ -168,10 +168,12 @@ class _PairOptimizer(tff.learning.optimizers.Optimizer):
     self._learning_rate = learning_rate
 
   def initialize(self, specs):
-    return collections.OrderedDict([
-      (_LEARNING_RATE, tf.constant(self._learning_rate, tf.float32)),
-      ('statistics', self._base.init(specs)),
-    ])
+    return collections.OrderedDict(
+      [
+        (_LEARNING_RATE, tf.constant(self._learning_rate, tf.float32)),
+        ('statistics', self._base.init(specs)),
+      ]
+    )
 
   def next(self, state, weights, gradients):
     s = state['statistics']

@@ -1,7 +1,7 @@
 """FedAvg / FedOpt: McMahan et al. 2017; Reddi et al. 2021, Algorithm 1.
 
-On client i, from y = x:        y <- y - eta_l g_i(y; batch)
-At the server:                  Delta = mean of (x - y_i),  x <- ServerOptimizer(x, Delta)
+On client i, from y = x:    y <- y - eta_l g_i(y; batch)
+At the server:              Delta = mean of (x - y_i), x <- ServerOptimizer(x, Delta)
 
 With `base_optimizers.as_tff_optimizer` at the server it is Algorithm 2 of
 Karimireddy et al. 2021 (Mime).
@@ -14,15 +14,15 @@ import tensorflow_federated as tff
 from tff_algorithms import (
   base_optimizers,
   checks,
-  client_input as client_inputs,
+  client_inputs,
   local_training,
   models,
   oracles,
   process,
   schedules,
   server_steps,
-  terms as terms_lib,
 )
+from tff_algorithms.terms import Term
 
 
 def build_fed_avg(
@@ -36,7 +36,7 @@ def build_fed_avg(
   client_optimizer: base_optimizers.BaseOptimizer | None = None,
   server_optimizer: tff.learning.optimizers.Optimizer | None = None,
   weighting: str = 'examples',
-  terms: Sequence[terms_lib.Term] = (),
+  terms: Sequence[Term] = (),
   client_schedule: schedules.Schedule | None = None,
   server_schedule: schedules.Schedule | None = None,
   aggregator: tff.aggregators.AggregationFactory | None = None,

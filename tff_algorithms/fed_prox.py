@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow_federated as tff
 
 from tff_algorithms import checks, fed_avg, models, oracles, structures
+from tff_algorithms.structures import Structure
 from tff_algorithms.terms import Step, Term
 
 
@@ -20,10 +21,10 @@ class Proximal(Term):
   rho: float
 
   @property
-  def name(self):
+  def name(self) -> str:
     return 'proximal'
 
-  def value(self, step: Step, message: Any, prepared: Any):
+  def value(self, step: Step, message: Any, prepared: Any) -> Structure:
     return structures.scale(self.rho, structures.subtract(step.y, step.x))
 
 

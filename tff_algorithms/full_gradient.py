@@ -1,4 +1,4 @@
-"""The phase in which clients send their full gradient at x, and the server steps on it."""
+"""The phase in which clients send their full gradient at x for the server to use."""
 
 import collections
 from collections.abc import Callable
@@ -13,6 +13,7 @@ from tff_algorithms.local_training import client_weight
 from tff_algorithms.models import ModelWeights
 from tff_algorithms.oracles import Oracle
 from tff_algorithms.phases import ClientResult, Phase, ServerState, Upload
+from tff_algorithms.structures import Structure
 
 _GRADIENT = 'gradient'
 
@@ -42,13 +43,13 @@ class FullGradient(Phase):
   aggregator: tff.aggregators.AggregationFactory
 
   @property
-  def aggregators(self):
+  def aggregators(self) -> dict[str, tff.aggregators.AggregationFactory]:
     return {_GRADIENT: self.aggregator}
 
-  def message(self, server):
+  def message(self, server: ServerState) -> Message:
     return Message(server.weights)
 
-  def work(self, message, key, rows):
+  def work(self, message: Message, key: tf.Tensor, rows: Structure) -> ClientResult:
     x = message.weights
     outcome = local_loop.full_gradient(self.oracle, x, rows, self.batch_size)
     n = tf.cast(local_loop.num_rows(rows), structures.dtype_of(x.trainable))
@@ -60,10 +61,17 @@ class FullGradient(Phase):
     )
     return ClientResult(collections.OrderedDict({_GRADIENT: upload}), measurements)
 
-  def finish(self, server, means):
+  def finish(self, server: ServerState, means: Any) -> ServerState:
     return self.server_step(server, means[_GRADIENT])
 
-  def metrics(self, measurements, num_clients, means, old, new):
+  def metrics(
+    self,
+    measurements: Any,
+    num_clients: tf.Tensor,
+    means: Any,
+    old: ServerState,
+    new: ServerState,
+  ) -> collections.OrderedDict:
     update = structures.subtract(new.weights.trainable, old.weights.trainable)
     return collections.OrderedDict(
       loss=measurements['loss_sum'] / measurements['num_seen'],

@@ -1,4 +1,4 @@
-"""The phase in which clients train: broadcast x, loop on the clients, step at the server."""
+"""The phase in which clients train: broadcast x, loop there, step at the server."""
 
 import collections
 from collections.abc import Callable, Sequence
@@ -14,6 +14,7 @@ from tff_algorithms.base_optimizers import BaseOptimizer
 from tff_algorithms.models import ModelWeights
 from tff_algorithms.oracles import Oracle
 from tff_algorithms.phases import ClientResult, Phase, ServerState, Upload
+from tff_algorithms.structures import Structure
 from tff_algorithms.terms import Client, Term
 
 WEIGHTINGS = ('examples', 'uniform')
@@ -83,14 +84,14 @@ class LocalTraining(Phase):
   seed: int
 
   @property
-  def aggregators(self):
+  def aggregators(self) -> dict[str, tff.aggregators.AggregationFactory]:
     factories = {_DELTA: self.aggregator}
     for term in self.terms:
       for name, factory in term.aggregators.items():
         factories[f'{term.name}_{name}'] = factory
     return factories
 
-  def message(self, server):
+  def message(self, server: ServerState) -> Message:
     eta = server.hparams['client_learning_rate'] * self.schedule(server.round_num)
     return Message(
       round_num=server.round_num,
@@ -102,7 +103,7 @@ class LocalTraining(Phase):
       ),
     )
 
-  def work(self, message, key, rows):
+  def work(self, message: Message, key: tf.Tensor, rows: Structure) -> ClientResult:
     x = message.weights
     client = self._client(message, key, rows)
     prepared = [
@@ -153,16 +154,14 @@ class LocalTraining(Phase):
     return Client(
       weights=x,
       rows=rows,
-      num_examples=tf.cast(
-        local_loop.num_rows(rows), structures.dtype_of(x.trainable)
-      ),
+      num_examples=tf.cast(local_loop.num_rows(rows), structures.dtype_of(x.trainable)),
       seed=fold_in(fold_in(run_seed, message.round_num), key),
       full_gradient=lambda seed: local_loop.full_gradient(
         self.oracle, x, rows, self.batch_size, seed
       ),
     )
 
-  def finish(self, server, means):
+  def finish(self, server: ServerState, means: Any) -> ServerState:
     states = []
     for term, state in zip(self.terms, server.terms, strict=True):
       own = {name: means[f'{term.name}_{name}'] for name in term.aggregators}
@@ -170,7 +169,14 @@ class LocalTraining(Phase):
     server = server._replace(terms=tuple(states))
     return self.server_step(server, means[_DELTA])
 
-  def metrics(self, measurements, num_clients, means, old, new):
+  def metrics(
+    self,
+    measurements: Any,
+    num_clients: tf.Tensor,
+    means: Any,
+    old: ServerState,
+    new: ServerState,
+  ) -> collections.OrderedDict:
     # mean ||y_i - ybar||^2 = mean ||y_i - x||^2 - ||ybar - x||^2, so that one
     # aggregation is enough; exact where the aggregator is a plain mean.
     mean_square = measurements['weighted_square_sum'] / measurements['weight_sum']

@@ -9,12 +9,12 @@ converter a Keras model) is accepted wherever a `Model` is.
 import collections
 from collections.abc import Callable
 import dataclasses
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
-ModelWeights = tff.learning.models.ModelWeights
+ModelWeights: TypeAlias = tff.learning.models.ModelWeights
 
 
 @dataclasses.dataclass(frozen=True)

@@ -59,13 +59,13 @@ class ModelLoss(Oracle):
     self._model = models.as_model(model)
 
   @property
-  def batch_spec(self):
+  def batch_spec(self) -> Any:
     return self._model.input_spec
 
-  def initial_weights(self, seed):
+  def initial_weights(self, seed: Any) -> ModelWeights:
     return self._model.initialize(seed)
 
-  def evaluate(self, weights, batch, seed):
+  def evaluate(self, weights: ModelWeights, batch: Any, seed: Any) -> Evaluation:
     x, y = (batch['x'], batch['y']) if isinstance(batch, dict) else batch
     with tf.GradientTape() as tape:
       tape.watch(weights.trainable)
@@ -80,7 +80,7 @@ class ModelLoss(Oracle):
     )
     return Evaluation(loss, gradient, self._model.metrics(y, outputs))
 
-  def finalize_metrics(self, sums):
+  def finalize_metrics(self, sums: Any) -> collections.OrderedDict:
     return self._model.finalize_metrics(sums)
 
 

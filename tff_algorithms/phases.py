@@ -73,7 +73,7 @@ class Phase(abc.ABC):
 
   @abc.abstractmethod
   def work(self, message: Any, key: tf.Tensor, rows: Structure) -> ClientResult:
-    """What a client does with its rows; `key` is its own, see `client_input`."""
+    """What a client does with its rows; `key` is its own, see `client_inputs`."""
 
   @abc.abstractmethod
   def finish(self, server: ServerState, means: Any) -> ServerState:

@@ -14,7 +14,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algorithms import local_loop, structures
-from tff_algorithms.client_input import ClientInput
+from tff_algorithms.client_inputs import ClientInput
 from tff_algorithms.phases import Phase, ServerState
 
 _MEASUREMENTS = 'measurements'
@@ -293,5 +293,3 @@ def _merge_metrics(phases, metrics):
   arguments = tff.federated_zip(tuple(metrics))
   merged = tff.tensorflow.computation(merge, arguments.type_signature.member)
   return tff.federated_map(merged, arguments)
-
-

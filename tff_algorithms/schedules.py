@@ -27,9 +27,7 @@ def exponential(half_life_rounds: float) -> Schedule:
 def inverse_sqrt(offset_rounds: float = 1.0) -> Schedule:
   """Decays as one over the root of time: sqrt(offset / (offset + t))."""
   checks.positive(offset_rounds, 'offset_rounds')
-  return lambda t: tf.sqrt(
-    offset_rounds / (offset_rounds + tf.cast(t, tf.float32))
-  )
+  return lambda t: tf.sqrt(offset_rounds / (offset_rounds + tf.cast(t, tf.float32)))
 
 
 def linear_warmup(rounds: float) -> Schedule:

@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 
 from tff_algorithms import (
   checks,
-  client_input as client_inputs,
+  client_inputs,
   full_gradient,
   local_training,
   models,

@@ -1,4 +1,4 @@
-"""Server steps: how the server moves x, and the state that an optimizer needs for it."""
+"""Server steps: how the server moves x, and the state that this needs."""
 
 import collections
 from collections.abc import Callable, Sequence

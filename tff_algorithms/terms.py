@@ -81,7 +81,7 @@ class Term(abc.ABC):
     return ()
 
   def prepare(self, message: Any, client: Client) -> Any:
-    """A pass over the client's data before the local loop, for `value` and `uploads`."""
+    """A pass over the client's rows before its loop, for `value` and `uploads`."""
     del message, client
     return ()
 

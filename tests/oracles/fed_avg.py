@@ -30,21 +30,21 @@ Schedule = Callable[[int], float]
 
 
 def fed_avg(
-    loss_and_gradient: LossAndGradient,
-    weights: Weights,
-    rounds: Sequence[Cohort],
-    *,
-    client_learning_rate: float | Schedule,
-    server_optimizer: Any,
-    batch_size: int,
-    epochs: int = 1,
-    max_steps: int | None = None,
-    weighting: str = 'examples',
-    rho: float = 0.0,
-    client_optimizer: Any = None,
-    order: Callable[[int, int, int, int], np.ndarray] | None = None,
-    server_schedule: Schedule | None = None,
-    num_correct: NumCorrect | None = None,
+  loss_and_gradient: LossAndGradient,
+  weights: Weights,
+  rounds: Sequence[Cohort],
+  *,
+  client_learning_rate: float | Schedule,
+  server_optimizer: Any,
+  batch_size: int,
+  epochs: int = 1,
+  max_steps: int | None = None,
+  weighting: str = 'examples',
+  rho: float = 0.0,
+  client_optimizer: Any = None,
+  order: Callable[[int, int, int, int], np.ndarray] | None = None,
+  server_schedule: Schedule | None = None,
+  num_correct: NumCorrect | None = None,
 ) -> tuple[list[Weights], list[Metrics]]:
   """Runs FedAvg over the given cohorts.
 
@@ -119,13 +119,13 @@ def fed_avg(
       x, server_state = server_step(server_optimizer, x, server_state, g, factor)
 
     metrics = {
-        'loss': _ratio(loss_sum, rows_sum),
-        'num_examples': sum(n),
-        'num_clients': len(ys),
-        'num_left_out': left_out,
-        'drift': _ratio(sum(norm(delta) for delta in deltas), len(deltas)),
-        'spread': _spread(ys, p),
-        'update_norm': norm(map_weights(np.subtract, x, x_old)),
+      'loss': _ratio(loss_sum, rows_sum),
+      'num_examples': sum(n),
+      'num_clients': len(ys),
+      'num_left_out': left_out,
+      'drift': _ratio(sum(norm(delta) for delta in deltas), len(deltas)),
+      'spread': _spread(ys, p),
+      'update_norm': norm(map_weights(np.subtract, x, x_old)),
     }
     if num_correct:
       metrics['accuracy'] = _ratio(correct_sum, rows_sum)
@@ -135,11 +135,11 @@ def fed_avg(
 
 
 def batches(
-    data: Batch,
-    batch_size: int,
-    epochs: int = 1,
-    max_steps: int | None = None,
-    order: Callable[[int, int], np.ndarray] | None = None,
+  data: Batch,
+  batch_size: int,
+  epochs: int = 1,
+  max_steps: int | None = None,
+  order: Callable[[int, int], np.ndarray] | None = None,
 ) -> Iterator[Batch]:
   """Consecutive slices of the rows, anew every epoch, at most max_steps."""
   n, step = num_rows(data), 0
@@ -163,7 +163,7 @@ def example_weights(n: Sequence[int], weighting: str) -> list[float]:
 
 
 def server_step(
-    optimizer: Any, x: Weights, state: Any, gradient: Weights, factor: float
+  optimizer: Any, x: Weights, state: Any, gradient: Weights, factor: float
 ) -> tuple[Weights, Any]:
   """One server step; a step to something not finite is not taken."""
   with np.errstate(all='ignore'):

@@ -32,8 +32,8 @@ class LinearRegression:
     error = x @ weights['kernel'] + weights['bias'] - y
     loss = 0.5 * np.sum(error**2) / len(x)
     gradient = {
-        'kernel': x.T @ error / len(x),
-        'bias': np.sum(error, axis=0) / len(x),
+      'kernel': x.T @ error / len(x),
+      'bias': np.sum(error, axis=0) / len(x),
     }
     return float(loss), gradient
 
@@ -83,10 +83,10 @@ class Mlp:
     # tanh' = 1 - tanh^2.
     d_hidden = (d_logits @ weights['kernel_2'].T) * (1 - hidden**2)
     gradient = {
-        'kernel_1': x.T @ d_hidden,
-        'bias_1': np.sum(d_hidden, axis=0),
-        'kernel_2': hidden.T @ d_logits,
-        'bias_2': np.sum(d_logits, axis=0),
+      'kernel_1': x.T @ d_hidden,
+      'bias_1': np.sum(d_hidden, axis=0),
+      'kernel_2': hidden.T @ d_logits,
+      'bias_2': np.sum(d_logits, axis=0),
     }
     return loss, gradient
 
@@ -114,9 +114,7 @@ class Quadratic:
     return float(loss / rows), {'w': gradient / rows}
 
 
-def _cross_entropy(
-    logits: np.ndarray, labels: np.ndarray
-) -> tuple[float, np.ndarray]:
+def _cross_entropy(logits: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
   """Mean softmax cross-entropy, and its gradient (p - onehot) / B."""
   rows = np.arange(len(labels))
   # The shift by the maximum changes nothing but keeps exp from overflowing.

@@ -13,8 +13,6 @@ multiplies its learning rate in this step only. Two families:
   a server optimizer. Hyper-parameters are not rounded.
 """
 
-# ruff: noqa: N802  (U and V are named as in the paper)
-
 from typing import Any
 
 import numpy as np
@@ -33,9 +31,7 @@ def _full(weights: Weights, value: float) -> Weights:
   return map_weights(lambda w: np.full_like(w, _round(value, w.dtype)), weights)
 
 
-def _bias_corrected(
-    rate: float, beta_1: float, beta_2: float, step: int
-) -> np.float32:
+def _bias_corrected(rate: float, beta_1: float, beta_2: float, step: int) -> np.float32:
   """rate sqrt(1 - beta_2^t) / (1 - beta_1^t), in float32 as in TFF."""
   one, t = np.float32(1), np.float32(step)
   sqrt = np.sqrt(one - np.float32(beta_2) ** t)
@@ -49,9 +45,7 @@ class TffSgd:
   starting at 0. Not an average: compare `Momentum`.
   """
 
-  def __init__(
-      self, learning_rate: float = 0.01, momentum: float | None = None
-  ):
+  def __init__(self, learning_rate: float = 0.01, momentum: float | None = None):
     self._learning_rate = learning_rate
     self._momentum = momentum
 
@@ -59,7 +53,7 @@ class TffSgd:
     return {'v': _full(weights, 0.0)} if self._momentum else {}
 
   def next(
-      self, state: State, weights: Weights, gradient: Weights, factor=1.0
+    self, state: State, weights: Weights, gradient: Weights, factor=1.0
   ) -> tuple[State, Weights]:
     new_v, new_weights = {}, {}
     for name, w in weights.items():
@@ -78,10 +72,10 @@ class TffAdagrad:
   """
 
   def __init__(
-      self,
-      learning_rate: float,
-      initial_preconditioner_value: float = 0.1,
-      epsilon: float = 1e-7,
+    self,
+    learning_rate: float,
+    initial_preconditioner_value: float = 0.1,
+    epsilon: float = 1e-7,
   ):
     self._learning_rate = learning_rate
     self._initial = initial_preconditioner_value
@@ -91,7 +85,7 @@ class TffAdagrad:
     return {'v': _full(weights, self._initial)}
 
   def next(
-      self, state: State, weights: Weights, gradient: Weights, factor=1.0
+    self, state: State, weights: Weights, gradient: Weights, factor=1.0
   ) -> tuple[State, Weights]:
     new_v, new_weights = {}, {}
     for name, w in weights.items():
@@ -108,9 +102,7 @@ class TffRmsprop:
   v starts at 0; no bias correction.
   """
 
-  def __init__(
-      self, learning_rate: float, decay: float = 0.9, epsilon: float = 1e-7
-  ):
+  def __init__(self, learning_rate: float, decay: float = 0.9, epsilon: float = 1e-7):
     self._learning_rate = learning_rate
     self._decay = decay
     self._epsilon = epsilon
@@ -119,7 +111,7 @@ class TffRmsprop:
     return {'v': _full(weights, 0.0)}
 
   def next(
-      self, state: State, weights: Weights, gradient: Weights, factor=1.0
+    self, state: State, weights: Weights, gradient: Weights, factor=1.0
   ) -> tuple[State, Weights]:
     new_v, new_weights = {}, {}
     for name, w in weights.items():
@@ -138,11 +130,11 @@ class TffAdam:
   """
 
   def __init__(
-      self,
-      learning_rate: float,
-      beta_1: float = 0.9,
-      beta_2: float = 0.999,
-      epsilon: float = 1e-7,
+    self,
+    learning_rate: float,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-7,
   ):
     self._learning_rate = learning_rate
     self._beta_1 = beta_1
@@ -155,24 +147,22 @@ class TffAdam:
     return {'step': 0, 'm': m, 'v': v}
 
   def _second_moment(
-      self, g: np.ndarray, v: np.ndarray, beta_2: np.floating
+    self, g: np.ndarray, v: np.ndarray, beta_2: np.floating
   ) -> np.ndarray:
     return v + (g**2 - v) * (1 - beta_2)
 
   def next(
-      self, state: State, weights: Weights, gradient: Weights, factor=1.0
+    self, state: State, weights: Weights, gradient: Weights, factor=1.0
   ) -> tuple[State, Weights]:
     t = state['step'] + 1
-    rate = _bias_corrected(
-        factor * self._learning_rate, self._beta_1, self._beta_2, t
-    )
+    rate = _bias_corrected(factor * self._learning_rate, self._beta_1, self._beta_2, t)
     new_m, new_v, new_weights = {}, {}, {}
     for name, w in weights.items():
       g, m, v = gradient[name], state['m'][name], state['v'][name]
       m = new_m[name] = m + (g - m) * (1 - _round(self._beta_1, w.dtype))
       v = new_v[name] = self._second_moment(g, v, _round(self._beta_2, w.dtype))
       new_weights[name] = w - _round(rate, w.dtype) * m / (
-          np.sqrt(v) + _round(self._epsilon, w.dtype)
+        np.sqrt(v) + _round(self._epsilon, w.dtype)
       )
     return {'step': t, 'm': new_m, 'v': new_v}, new_weights
 
@@ -185,18 +175,18 @@ class TffYogi(TffAdam):
   """
 
   def __init__(
-      self,
-      learning_rate: float,
-      beta_1: float = 0.9,
-      beta_2: float = 0.999,
-      epsilon: float = 1e-3,
-      initial_preconditioner_value: float = 1e-6,
+    self,
+    learning_rate: float,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-3,
+    initial_preconditioner_value: float = 1e-6,
   ):
     super().__init__(learning_rate, beta_1, beta_2, epsilon)
     self._initial = initial_preconditioner_value
 
   def _second_moment(
-      self, g: np.ndarray, v: np.ndarray, beta_2: np.floating
+    self, g: np.ndarray, v: np.ndarray, beta_2: np.floating
   ) -> np.ndarray:
     return v + (1 - beta_2) * np.sign(g**2 - v) * g**2
 
@@ -265,11 +255,11 @@ class Adam:
   """
 
   def __init__(
-      self,
-      beta_1: float = 0.9,
-      beta_2: float = 0.99,
-      epsilon: float = 1e-3,
-      initial_accumulator: float = 0.0,
+    self,
+    beta_1: float = 0.9,
+    beta_2: float = 0.99,
+    epsilon: float = 1e-3,
+    initial_accumulator: float = 0.0,
   ):
     self._beta_1 = beta_1
     self._beta_2 = beta_2
@@ -278,22 +268,24 @@ class Adam:
 
   def init(self, weights: Weights) -> State:
     return {
-        'm': map_weights(np.zeros_like, weights),
-        'v': map_weights(lambda w: np.full_like(w, self._initial), weights),
+      'm': map_weights(np.zeros_like, weights),
+      'v': map_weights(lambda w: np.full_like(w, self._initial), weights),
     }
 
   def U(self, g: Weights, s: State) -> Weights:
     b1, eps = self._beta_1, self._epsilon
     return map_weights(
-        lambda g, m, v: ((1 - b1) * g + b1 * m) / (eps + np.sqrt(v)),
-        g, s['m'], s['v'],
+      lambda g, m, v: ((1 - b1) * g + b1 * m) / (eps + np.sqrt(v)),
+      g,
+      s['m'],
+      s['v'],
     )
 
   def V(self, g: Weights, s: State) -> State:
     b1, b2 = self._beta_1, self._beta_2
     return {
-        'm': map_weights(lambda g, m: (1 - b1) * g + b1 * m, g, s['m']),
-        'v': map_weights(lambda g, v: (1 - b2) * g**2 + b2 * v, g, s['v']),
+      'm': map_weights(lambda g, m: (1 - b1) * g + b1 * m, g, s['m']),
+      'v': map_weights(lambda g, v: (1 - b2) * g**2 + b2 * v, g, s['v']),
     }
 
 
@@ -308,7 +300,7 @@ class BaseServer:
     return self._base.init(weights)
 
   def next(
-      self, state: State, weights: Weights, gradient: Weights, factor=1.0
+    self, state: State, weights: Weights, gradient: Weights, factor=1.0
   ) -> tuple[State, Weights]:
     eta = float(factor * self._learning_rate)
     u = self._base.U(gradient, state)

@@ -24,26 +24,24 @@ def _problems():
   linear = {'kernel': rng.normal(size=(4, 2)), 'bias': rng.normal(size=2)}
   logistic = {'kernel': rng.normal(size=(4, 3)), 'bias': rng.normal(size=3)}
   mlp = {
-      'kernel_1': rng.normal(size=(4, 5)),
-      'bias_1': rng.normal(size=5),
-      'kernel_2': rng.normal(size=(5, 3)),
-      'bias_2': rng.normal(size=3),
+    'kernel_1': rng.normal(size=(4, 5)),
+    'bias_1': rng.normal(size=5),
+    'kernel_2': rng.normal(size=(5, 3)),
+    'bias_2': rng.normal(size=3),
   }
   return {
-      'linear': (
-          numpy_models.LinearRegression,
-          linear,
-          {'x': rng.normal(size=(7, 4)), 'y': rng.normal(size=(7, 2))},
-      ),
-      'logistic': (
-          numpy_models.LogisticRegression, logistic, _classifier_batch(rng)
-      ),
-      'mlp': (numpy_models.Mlp, mlp, _classifier_batch(rng)),
-      'quadratic': (
-          numpy_models.Quadratic,
-          {'w': rng.normal(size=3)},
-          {'a': rng.normal(size=(4, 3, 3)), 'b': rng.normal(size=(4, 3))},
-      ),
+    'linear': (
+      numpy_models.LinearRegression,
+      linear,
+      {'x': rng.normal(size=(7, 4)), 'y': rng.normal(size=(7, 2))},
+    ),
+    'logistic': (numpy_models.LogisticRegression, logistic, _classifier_batch(rng)),
+    'mlp': (numpy_models.Mlp, mlp, _classifier_batch(rng)),
+    'quadratic': (
+      numpy_models.Quadratic,
+      {'w': rng.normal(size=3)},
+      {'a': rng.normal(size=(4, 3, 3)), 'b': rng.normal(size=(4, 3))},
+    ),
   }
 
 
@@ -102,7 +100,7 @@ def test_losses_by_hand():
   one = np.ones((1, 1))
   linear = {'kernel': 2 * one, 'bias': np.ones(1)}
   loss, _ = numpy_models.LinearRegression.loss_and_gradient(
-      linear, {'x': np.array([[1.0], [2.0]]), 'y': np.array([[1.0], [1.0]])}
+    linear, {'x': np.array([[1.0], [2.0]]), 'y': np.array([[1.0], [1.0]])}
   )
   assert loss == pytest.approx((0.5 * 2**2 + 0.5 * 4**2) / 2)
   batch = {'x': np.array([[1.0], [-1.0]]), 'y': np.array([1, 1])}
@@ -111,9 +109,10 @@ def test_losses_by_hand():
   assert loss == pytest.approx(-(math.log(3 / 4) + math.log(1 / 4)) / 2)
   assert numpy_models.LogisticRegression.num_correct(logistic, batch) == 1
   mlp = {
-      'kernel_1': one, 'bias_1': np.zeros(1),
-      'kernel_2': np.array([[0.0, math.log(3) / math.tanh(1)]]),
-      'bias_2': np.zeros(2),
+    'kernel_1': one,
+    'bias_1': np.zeros(1),
+    'kernel_2': np.array([[0.0, math.log(3) / math.tanh(1)]]),
+    'bias_2': np.zeros(2),
   }
   loss, _ = numpy_models.Mlp.loss_and_gradient(mlp, batch)
   assert loss == pytest.approx(-(math.log(3 / 4) + math.log(1 / 4)) / 2)
@@ -133,28 +132,38 @@ def test_replicas_agree_with_tff_optimizers():
   # TFF's momentum and RMSprop multiply a float32 state with the weights and so
   # cannot have float64 weights.
   cases: list[tuple[Any, Any, tuple, list]] = [
-      (ours.TffSgd(), theirs.build_sgdm(), both, []),
-      (ours.TffSgd(0.3), theirs.build_sgdm(0.3), both, []),
-      (ours.TffSgd(0.3, 0.0), theirs.build_sgdm(0.3, 0.0), both, []),
-      (
-          ours.TffSgd(0.3, 0.9), theirs.build_sgdm(0.3, 0.9), (np.float32,),
-          [('v', 'accumulator')],
-      ),
-      (
-          ours.TffRmsprop(0.3), theirs.build_rmsprop(0.3), (np.float32,),
-          [('v', 'preconditioner')],
-      ),
-      (
-          ours.TffRmsprop(0.3, 0.7, 0.1), theirs.build_rmsprop(0.3, 0.7, 0.1),
-          (np.float32,), [('v', 'preconditioner')],
-      ),
+    (ours.TffSgd(), theirs.build_sgdm(), both, []),
+    (ours.TffSgd(0.3), theirs.build_sgdm(0.3), both, []),
+    (ours.TffSgd(0.3, 0.0), theirs.build_sgdm(0.3, 0.0), both, []),
+    (
+      ours.TffSgd(0.3, 0.9),
+      theirs.build_sgdm(0.3, 0.9),
+      (np.float32,),
+      [('v', 'accumulator')],
+    ),
+    (
+      ours.TffRmsprop(0.3),
+      theirs.build_rmsprop(0.3),
+      (np.float32,),
+      [('v', 'preconditioner')],
+    ),
+    (
+      ours.TffRmsprop(0.3, 0.7, 0.1),
+      theirs.build_rmsprop(0.3, 0.7, 0.1),
+      (np.float32,),
+      [('v', 'preconditioner')],
+    ),
   ]
   moments = [('m', 'accumulator'), ('v', 'preconditioner'), ('step', 'step')]
   for args in [(0.3,), (0.3, 0.2, 0.01)]:
-    cases.append((
-        ours.TffAdagrad(*args), theirs.build_adagrad(*args), both,
+    cases.append(
+      (
+        ours.TffAdagrad(*args),
+        theirs.build_adagrad(*args),
+        both,
         [('v', 'preconditioner')],
-    ))
+      )
+    )
   for args in [(0.3,), (0.3, 0.8, 0.9, 0.01)]:
     cases.append((ours.TffAdam(*args), theirs.build_adam(*args), both, moments))
   for args in [(0.3,), (0.3, 0.8, 0.9, 0.01, 0.2)]:
@@ -164,40 +173,35 @@ def test_replicas_agree_with_tff_optimizers():
   for our, their, dtypes, state_keys in cases:
     for dtype in dtypes:
       weights = {
-          'kernel': rng.normal(size=(3, 2)).astype(dtype),
-          'bias': rng.normal(size=2).astype(dtype),
+        'kernel': rng.normal(size=(3, 2)).astype(dtype),
+        'bias': rng.normal(size=2).astype(dtype),
       }
       state = our.init(weights)
       specs = {k: tf.TensorSpec(v.shape, v.dtype) for k, v in weights.items()}
       # A state that passes through a computation has tensors, not floats.
-      their_state = tf.nest.map_structure(
-          tf.convert_to_tensor, their.initialize(specs)
-      )
+      their_state = tf.nest.map_structure(tf.convert_to_tensor, their.initialize(specs))
       their_weights = tf.nest.map_structure(tf.constant, weights)
       for _ in range(4):
         gradient = {
-            k: rng.normal(size=v.shape).astype(dtype)
-            for k, v in weights.items()
+          k: rng.normal(size=v.shape).astype(dtype) for k, v in weights.items()
         }
         state, weights = our.next(state, weights, gradient)
         their_state, their_weights = their.next(
-            their_state,
-            their_weights,
-            tf.nest.map_structure(tf.constant, gradient),
+          their_state,
+          their_weights,
+          tf.nest.map_structure(tf.constant, gradient),
         )
         # float32 also bounds float64: TFF's bias correction is in float32.
         for key, value in weights.items():
           assert value.dtype == dtype
           np.testing.assert_allclose(
-              value, their_weights[key].numpy(), rtol=2e-6, atol=1e-6
+            value, their_weights[key].numpy(), rtol=2e-6, atol=1e-6
           )
         for our_key, their_key in state_keys:
           tf.nest.map_structure(
-              lambda a, b: np.testing.assert_allclose(
-                  a, b.numpy(), rtol=1e-6, atol=1e-9
-              ),
-              state[our_key],
-              their_state[their_key],
+            lambda a, b: np.testing.assert_allclose(a, b.numpy(), rtol=1e-6, atol=1e-9),
+            state[our_key],
+            their_state[their_key],
           )
 
 
@@ -226,7 +230,7 @@ def test_base_optimizers_by_hand():
 
   # The server takes U with the old state, and its rate times the factor.
   server = numpy_optimizers.BaseServer(
-      numpy_optimizers.AdaGrad(epsilon=0.5, initial_accumulator=9.0), 7.0
+    numpy_optimizers.AdaGrad(epsilon=0.5, initial_accumulator=9.0), 7.0
   )
   s, x = server.next(server.init(x), x, g, factor=0.5)
   assert x['w'] == pytest.approx(1 - 3.5 * 2 / 3.5)
@@ -234,16 +238,16 @@ def test_base_optimizers_by_hand():
 
 
 @pytest.mark.parametrize(
-    'optimizer',
-    [
-        numpy_optimizers.TffSgd(0.25),
-        numpy_optimizers.TffSgd(0.25, 0.5),
-        numpy_optimizers.TffAdagrad(0.25),
-        numpy_optimizers.TffRmsprop(0.25),
-        numpy_optimizers.TffAdam(0.25),
-        numpy_optimizers.TffYogi(0.25),
-        numpy_optimizers.BaseServer(numpy_optimizers.Adam(), 0.25),
-    ],
+  'optimizer',
+  [
+    numpy_optimizers.TffSgd(0.25),
+    numpy_optimizers.TffSgd(0.25, 0.5),
+    numpy_optimizers.TffAdagrad(0.25),
+    numpy_optimizers.TffRmsprop(0.25),
+    numpy_optimizers.TffAdam(0.25),
+    numpy_optimizers.TffYogi(0.25),
+    numpy_optimizers.BaseServer(numpy_optimizers.Adam(), 0.25),
+  ],
 )
 def test_factor_scales_the_step_and_not_the_state(optimizer):
   x = g = _w(3.0)
@@ -267,9 +271,15 @@ def test_fed_avg_closed_form(rho, weighting):
   steps = [4, 6, 2]
   cohort = [_client(a, [b] * rows) for a, b, rows in clients]
   got, metrics = fed_avg(
-      QUADRATIC, _w(5.0), [cohort] * 3, client_learning_rate=eta,
-      server_optimizer=_sgd_server(server_rate), batch_size=2, epochs=2,
-      weighting=weighting, rho=rho,
+    QUADRATIC,
+    _w(5.0),
+    [cohort] * 3,
+    client_learning_rate=eta,
+    server_optimizer=_sgd_server(server_rate),
+    batch_size=2,
+    epochs=2,
+    weighting=weighting,
+    rho=rho,
   )
   x, want = 5.0, []
   for t in range(3):
@@ -293,16 +303,16 @@ def test_fed_avg_closed_form(rho, weighting):
 
 
 @pytest.mark.parametrize(
-    ('epochs', 'max_steps', 'order', 'last_mean'),
-    [
-        (1, None, None, 9.0),  # the last batch is shorter
-        (1, 2, None, 3.5),
-        (2, 4, None, 1.5),  # the second epoch starts at the first row
-        (2, 99, None, 9.0),
-        (1, None, lambda t, i, epoch, n: np.arange(n)[::-1], 1.0),
-        (2, None, lambda t, i, epoch, n: np.roll(np.arange(n), epoch), 4.0),
-        (1, None, lambda t, i, epoch, n: np.roll(np.arange(n), 2 * i + t), 3.0),
-    ],
+  ('epochs', 'max_steps', 'order', 'last_mean'),
+  [
+    (1, None, None, 9.0),  # the last batch is shorter
+    (1, 2, None, 3.5),
+    (2, 4, None, 1.5),  # the second epoch starts at the first row
+    (2, 99, None, 9.0),
+    (1, None, lambda t, i, epoch, n: np.arange(n)[::-1], 1.0),
+    (2, None, lambda t, i, epoch, n: np.roll(np.arange(n), epoch), 4.0),
+    (1, None, lambda t, i, epoch, n: np.roll(np.arange(n), 2 * i + t), 3.0),
+  ],
 )
 def test_batches_epochs_steps_and_order(epochs, max_steps, order, last_mean):
   """With a = eta = 1 a step goes to the mean of its batch's b."""
@@ -310,9 +320,15 @@ def test_batches_epochs_steps_and_order(epochs, max_steps, order, last_mean):
   client = _client(1.0, [1.0, 2.0, 3.0, 4.0, 9.0])
   # An empty client ahead, so that the client's index in the cohort is 1.
   got, _ = fed_avg(
-      QUADRATIC, _w(0.0), [[empty, client]], client_learning_rate=1.0,
-      server_optimizer=_sgd_server(), batch_size=2, epochs=epochs,
-      max_steps=max_steps, order=order,
+    QUADRATIC,
+    _w(0.0),
+    [[empty, client]],
+    client_learning_rate=1.0,
+    server_optimizer=_sgd_server(),
+    batch_size=2,
+    epochs=epochs,
+    max_steps=max_steps,
+    order=order,
   )
   assert _values(got) == pytest.approx([last_mean])
 
@@ -322,18 +338,27 @@ def test_training_metrics_are_taken_before_each_step():
   client = _client(1.0, [1.0, 2.0, 4.0])
   other = _client(1.0, [2.0])
   _, metrics = fed_avg(
-      QUADRATIC, _w(0.0), [[client, other]], client_learning_rate=1.0,
-      server_optimizer=_sgd_server(), batch_size=2,
-      num_correct=lambda w, batch: int(np.sum(batch['b'] > w['w'])),
+    QUADRATIC,
+    _w(0.0),
+    [[client, other]],
+    client_learning_rate=1.0,
+    server_optimizer=_sgd_server(),
+    batch_size=2,
+    num_correct=lambda w, batch: int(np.sum(batch['b'] > w['w'])),
   )
   total = (0.5 + 2.0) + 0.5 * 2.5**2 + 2.0
   assert metrics[0]['loss'] == pytest.approx(total / 4)
   assert metrics[0]['accuracy'] == 1.0
   # Two epochs, at w = 3, 1.5, 4, 1.5: b > w in 0 of 2, 1 of 1, 0 of 2, 1 of 1.
   _, metrics = fed_avg(
-      QUADRATIC, _w(3.0), [[client]], client_learning_rate=1.0,
-      server_optimizer=_sgd_server(), batch_size=2, epochs=2,
-      num_correct=lambda w, batch: int(np.sum(batch['b'] > w['w'])),
+    QUADRATIC,
+    _w(3.0),
+    [[client]],
+    client_learning_rate=1.0,
+    server_optimizer=_sgd_server(),
+    batch_size=2,
+    epochs=2,
+    num_correct=lambda w, batch: int(np.sum(batch['b'] > w['w'])),
   )
   assert metrics[0]['accuracy'] == pytest.approx(2 / 6)
 
@@ -341,22 +366,28 @@ def test_training_metrics_are_taken_before_each_step():
 def test_guards_leave_out_clients_and_keep_the_state():
   good = [_client(1.0, [1.0, 1.0]), _client(2.0, [3.0])]
   bad = [
-      _client(1.0, [1.0, NAN]),  # the NaN is in a row that is never reached
-      _client(1.0, [float('inf')]),
-      _client(1e300, [1.0] * 8),  # finite data, but the steps overflow
-      _client(1.0, []),
+    _client(1.0, [1.0, NAN]),  # the NaN is in a row that is never reached
+    _client(1.0, [float('inf')]),
+    _client(1e300, [1.0] * 8),  # finite data, but the steps overflow
+    _client(1.0, []),
   ]
   arguments: dict[str, Any] = {
-      'client_learning_rate': 0.5, 'batch_size': 1, 'epochs': 3, 'max_steps': 1
+    'client_learning_rate': 0.5,
+    'batch_size': 1,
+    'epochs': 3,
+    'max_steps': 1,
   }
   server = numpy_optimizers.BaseServer(numpy_optimizers.Momentum(0.5))
   want, _ = fed_avg(
-      QUADRATIC, _w(2.0), [good] * 3, server_optimizer=server, **arguments
+    QUADRATIC, _w(2.0), [good] * 3, server_optimizer=server, **arguments
   )
   # Rounds without a kept client between the good ones change nothing.
   got, metrics = fed_avg(
-      QUADRATIC, _w(2.0), [good, bad[:2], bad[3:], [], good, good],
-      server_optimizer=server, **arguments,
+    QUADRATIC,
+    _w(2.0),
+    [good, bad[:2], bad[3:], [], good, good],
+    server_optimizer=server,
+    **arguments,
   )
   got = _values(got)
   assert got[1] == got[2] == got[3] == got[0]
@@ -370,12 +401,20 @@ def test_guards_leave_out_clients_and_keep_the_state():
   arguments['max_steps'] = None
   for weighting in ['examples', 'uniform']:
     alone, alone_metrics = fed_avg(
-        QUADRATIC, _w(2.0), [good] * 2, server_optimizer=server,
-        weighting=weighting, **arguments,
+      QUADRATIC,
+      _w(2.0),
+      [good] * 2,
+      server_optimizer=server,
+      weighting=weighting,
+      **arguments,
     )
     mixed, mixed_metrics = fed_avg(
-        QUADRATIC, _w(2.0), [bad + good, good + bad], server_optimizer=server,
-        weighting=weighting, **arguments,
+      QUADRATIC,
+      _w(2.0),
+      [bad + good, good + bad],
+      server_optimizer=server,
+      weighting=weighting,
+      **arguments,
     )
     np.testing.assert_array_equal(_values(mixed), _values(alone))
     for a, b in zip(mixed_metrics, alone_metrics, strict=True):
@@ -387,9 +426,13 @@ def test_guards_leave_out_clients_and_keep_the_state():
 def test_server_step_that_is_not_finite_is_not_taken():
   client = _client(1.0, [1.0])
   got, metrics = fed_avg(
-      QUADRATIC, _w(2.0), [[client]] * 3, client_learning_rate=0.5,
-      server_optimizer=_sgd_server(1e300), batch_size=1,
-      server_schedule=lambda t: 1e300 if t == 1 else 1e-300,
+    QUADRATIC,
+    _w(2.0),
+    [[client]] * 3,
+    client_learning_rate=0.5,
+    server_optimizer=_sgd_server(1e300),
+    batch_size=1,
+    server_schedule=lambda t: 1e300 if t == 1 else 1e-300,
   )
   assert _values(got) == pytest.approx([1.5, 1.5, 1.25])
   assert metrics[1]['update_norm'] == 0
@@ -399,10 +442,13 @@ def test_schedules_count_rounds_from_zero():
   # a = 1, b = 0: each round multiplies x by 1 - eta * factor.
   client = _client(1.0, [0.0])
   got, _ = fed_avg(
-      QUADRATIC, _w(1.0), [[client], [], [client]],
-      client_learning_rate=lambda t: [0.5, 0.1, 0.25][t],
-      server_optimizer=_sgd_server(2.0), batch_size=1,
-      server_schedule=lambda t: [0.5, 9.0, 0.25][t],
+    QUADRATIC,
+    _w(1.0),
+    [[client], [], [client]],
+    client_learning_rate=lambda t: [0.5, 0.1, 0.25][t],
+    server_optimizer=_sgd_server(2.0),
+    batch_size=1,
+    server_schedule=lambda t: [0.5, 9.0, 0.25][t],
   )
   assert _values(got) == pytest.approx([0.5, 0.5, 0.5 * (1 - 0.25 * 0.5)])
 
@@ -411,9 +457,14 @@ def test_client_optimizer_starts_afresh():
   """y: 1 -> 0.75 (m = 0.5) -> 0.4375, and the same factor every round."""
   client = _client(1.0, [0.0])
   got, _ = fed_avg(
-      QUADRATIC, _w(1.0), [[client, client]] * 2, client_learning_rate=0.5,
-      server_optimizer=_sgd_server(), batch_size=1, epochs=2,
-      client_optimizer=numpy_optimizers.Momentum(0.5),
+    QUADRATIC,
+    _w(1.0),
+    [[client, client]] * 2,
+    client_learning_rate=0.5,
+    server_optimizer=_sgd_server(),
+    batch_size=1,
+    epochs=2,
+    client_optimizer=numpy_optimizers.Momentum(0.5),
   )
   assert _values(got) == pytest.approx([0.4375, 0.4375**2])
 
@@ -421,9 +472,15 @@ def test_client_optimizer_starts_afresh():
 def test_client_optimizer_is_fed_the_proximal_term():
   """rho = 2: d = y + 2 (y - 1) at y = 1, 0.75, 0.5625, with m = 0, 0.5, 0.375."""
   got, _ = fed_avg(
-      QUADRATIC, _w(1.0), [[_client(1.0, [0.0])]], client_learning_rate=0.5,
-      server_optimizer=_sgd_server(), batch_size=1, epochs=3, rho=2.0,
-      client_optimizer=numpy_optimizers.Momentum(0.5),
+    QUADRATIC,
+    _w(1.0),
+    [[_client(1.0, [0.0])]],
+    client_learning_rate=0.5,
+    server_optimizer=_sgd_server(),
+    batch_size=1,
+    epochs=3,
+    rho=2.0,
+    client_optimizer=numpy_optimizers.Momentum(0.5),
   )
   assert _values(got) == pytest.approx([0.5625 - 0.5 * (0.5 * -0.3125 + 0.5 * 0.375)])
 
@@ -433,21 +490,29 @@ def test_runs_keep_float32():
   weights = {k: v.astype(np.float32) for k, v in weights.items()}
   start = {k: v.copy() for k, v in weights.items()}
   for optimizer in [
-      numpy_optimizers.TffAdam(0.1),
-      numpy_optimizers.TffYogi(0.1),
-      numpy_optimizers.BaseServer(numpy_optimizers.Adam(), 0.1),
+    numpy_optimizers.TffAdam(0.1),
+    numpy_optimizers.TffYogi(0.1),
+    numpy_optimizers.BaseServer(numpy_optimizers.Adam(), 0.1),
   ]:
     runs = [
-        fed_avg(
-            model.loss_and_gradient, weights, [[batch, batch]] * 2,
-            client_learning_rate=0.1, batch_size=2,
-            server_optimizer=optimizer, rho=0.1, num_correct=model.num_correct,
-            client_optimizer=numpy_optimizers.AdaGrad(),
-        ),
-        server_only(
-            model.loss_and_gradient, weights, [[batch, batch]] * 2,
-            optimizer=optimizer, num_correct=model.num_correct,
-        ),
+      fed_avg(
+        model.loss_and_gradient,
+        weights,
+        [[batch, batch]] * 2,
+        client_learning_rate=0.1,
+        batch_size=2,
+        server_optimizer=optimizer,
+        rho=0.1,
+        num_correct=model.num_correct,
+        client_optimizer=numpy_optimizers.AdaGrad(),
+      ),
+      server_only(
+        model.loss_and_gradient,
+        weights,
+        [[batch, batch]] * 2,
+        optimizer=optimizer,
+        num_correct=model.num_correct,
+      ),
     ]
     for all_weights, metrics in runs:
       assert all(v.dtype == np.float32 for v in all_weights[-1].values())
@@ -467,8 +532,11 @@ def test_server_only_closed_form(weighting):
   cohort = [_client(a, b) for a, b in clients]
   bad = [_client(1.0, []), _client(1.0, [NAN, 1.0])]
   got, metrics = server_only(
-      QUADRATIC, _w(7.0), [cohort + bad, [], bad + cohort] + [cohort] * 2,
-      optimizer=_sgd_server(eta), weighting=weighting,
+    QUADRATIC,
+    _w(7.0),
+    [cohort + bad, [], bad + cohort] + [cohort] * 2,
+    optimizer=_sgd_server(eta),
+    weighting=weighting,
   )
   got = _values(got)
   assert got[1] == got[0]
@@ -487,18 +555,25 @@ def test_server_only_closed_form(weighting):
 
 
 @pytest.mark.parametrize(
-    'base', [numpy_optimizers.Momentum(), numpy_optimizers.Adam(epsilon=1.0)]
+  'base', [numpy_optimizers.Momentum(), numpy_optimizers.Adam(epsilon=1.0)]
 )
 def test_one_full_batch_step_of_fed_avg_is_server_only(base):
   """With eta = 1 the pseudo-gradient is the gradient."""
   cohort = [_client(1.0, [1.0, 3.0]), _client(3.0, [-1.0])]
   want, _ = server_only(
-      QUADRATIC, _w(2.0), [cohort] * 4, weighting='uniform',
-      optimizer=numpy_optimizers.BaseServer(base, 0.3),
+    QUADRATIC,
+    _w(2.0),
+    [cohort] * 4,
+    weighting='uniform',
+    optimizer=numpy_optimizers.BaseServer(base, 0.3),
   )
   got, _ = fed_avg(
-      QUADRATIC, _w(2.0), [cohort] * 4, weighting='uniform', batch_size=2,
-      client_learning_rate=1.0,
-      server_optimizer=numpy_optimizers.BaseServer(base, 0.3),
+    QUADRATIC,
+    _w(2.0),
+    [cohort] * 4,
+    weighting='uniform',
+    batch_size=2,
+    client_learning_rate=1.0,
+    server_optimizer=numpy_optimizers.BaseServer(base, 0.3),
   )
   np.testing.assert_allclose(_values(got), _values(want), rtol=1e-12)

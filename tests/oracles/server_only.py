@@ -30,14 +30,14 @@ from tests.oracles.numpy_models import (
 
 
 def server_only(
-    loss_and_gradient: LossAndGradient,
-    weights: Weights,
-    rounds: Sequence[Cohort],
-    *,
-    optimizer: Any,
-    weighting: str = 'examples',
-    server_schedule: Schedule | None = None,
-    num_correct: NumCorrect | None = None,
+  loss_and_gradient: LossAndGradient,
+  weights: Weights,
+  rounds: Sequence[Cohort],
+  *,
+  optimizer: Any,
+  weighting: str = 'examples',
+  server_schedule: Schedule | None = None,
+  num_correct: NumCorrect | None = None,
 ) -> tuple[list[Weights], list[Metrics]]:
   """Runs the server-only baseline; arguments and guards as in `fed_avg`."""
   x, state = weights, optimizer.init(weights)
@@ -70,11 +70,11 @@ def server_only(
 
     examples = sum(n)
     metrics = {
-        'loss': loss_sum / examples if examples else float('nan'),
-        'num_examples': examples,
-        'num_clients': len(gradients),
-        'num_left_out': left_out,
-        'update_norm': norm(map_weights(np.subtract, x, x_old)),
+      'loss': loss_sum / examples if examples else float('nan'),
+      'num_examples': examples,
+      'num_clients': len(gradients),
+      'num_left_out': left_out,
+      'update_norm': norm(map_weights(np.subtract, x, x_old)),
     }
     if num_correct:
       metrics['accuracy'] = correct_sum / examples if examples else float('nan')

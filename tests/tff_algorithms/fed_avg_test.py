@@ -85,9 +85,7 @@ def _agree(problem, cohorts, server_optimizers, ours, theirs, tolerance=1e-5):
 @pytest.mark.parametrize('name', SERVER_OPTIMIZERS)
 def test_agrees_with_the_oracle_for_every_server_optimizer(name):
   arguments = dict(client_learning_rate=0.1, batch_size=4, epochs=2)
-  _agree(
-    problems.logistic(), _COHORTS, SERVER_OPTIMIZERS[name], arguments, arguments
-  )
+  _agree(problems.logistic(), _COHORTS, SERVER_OPTIMIZERS[name], arguments, arguments)
 
 
 @pytest.mark.parametrize(

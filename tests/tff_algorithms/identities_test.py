@@ -105,7 +105,8 @@ def test_one_full_batch_step_is_server_only(shape, client_sizes, rate, batch_siz
   fed_avg = _training(problem, batch_size=max(client_sizes))
   # The rates are float32 on the way.
   problems.assert_close(
-    _round(problem, fed_avg, cohort, rate), _round(problem, server_only, cohort, rate),
+    _round(problem, fed_avg, cohort, rate),
+    _round(problem, server_only, cohort, rate),
     1e-12,
   )
 

@@ -108,9 +108,7 @@ def test_shuffling_passes_over_every_row_once_in_an_epoch():
     metrics=lambda y, outputs: collections.OrderedDict(),
     finalize_metrics=lambda sums: collections.OrderedDict(),
   )
-  rows = collections.OrderedDict(
-    x=np.eye(n, dtype=np.float32), y=np.zeros(n, np.int32)
-  )
+  rows = collections.OrderedDict(x=np.eye(n, dtype=np.float32), y=np.zeros(n, np.int32))
   problem = problems.Problem(model, None, {})
 
   def shown(num_steps, shuffle=True):
@@ -157,8 +155,13 @@ def test_dropout_follows_the_seed_and_differs_between_steps():
   rows = problems.classification_rows(4)
   other = tf.constant([3, 6], tf.int64)
   one = _loop(problem, rows, num_steps=3).weights['kernel']
-  np.testing.assert_array_equal(_loop(problem, rows, num_steps=3).weights['kernel'], one)
-  assert np.abs(one - _loop(problem, rows, num_steps=3, seed=other).weights['kernel']).max() > 1e-4
+  np.testing.assert_array_equal(
+    _loop(problem, rows, num_steps=3).weights['kernel'], one
+  )
+  assert (
+    np.abs(one - _loop(problem, rows, num_steps=3, seed=other).weights['kernel']).max()
+    > 1e-4
+  )
   # With eta = 0 all steps are at x: twice one mask would be twice one gradient.
   sums = [
     _loop(
@@ -191,7 +194,10 @@ def test_the_full_gradient_is_taken_without_dropout_unless_seeded():
     return local_loop.full_gradient(oracle_, x, rows, 4, seed).gradient_sum
 
   problems.assert_close(gradient(problem, None), gradient(plain, None), 0)
-  assert np.abs(gradient(problem, _SEED)['kernel'] - gradient(plain, None)['kernel']).max() > 1e-4
+  assert (
+    np.abs(gradient(problem, _SEED)['kernel'] - gradient(plain, None)['kernel']).max()
+    > 1e-4
+  )
 
 
 @pytest.mark.parametrize('advance', [False, True])
@@ -213,7 +219,10 @@ def test_statistics_are_advanced_only_on_request(advance):
 def test_the_rate_is_a_function_of_the_step():
   problem = problems.quadratic([1.0])
   rows = problems.quadratic_rows([[[1.0]]], [[0.0]])
-  rate = lambda t: 1 / (2.0 + tf.cast(t, tf.float32))
+
+  def rate(t):
+    return 1 / (2.0 + tf.cast(t, tf.float32))
+
   outcome = _loop(problem, rows, num_steps=3, rate=rate)
   expected = (1 - 1 / 2) * (1 - 1 / 3) * (1 - 1 / 4)
   np.testing.assert_allclose(outcome.weights['w'], [expected], rtol=1e-6)

@@ -58,7 +58,9 @@ def test_non_trainable_weights_act_but_stay_as_they_are_set(runtime):
   model = tff.learning.models.FunctionalModel(
     initial_weights=((np.zeros([5, 3], np.float32),), (np.zeros(3, np.float32),)),
     predict_on_batch_fn=predict_on_batch,
-    loss_fn=lambda output, label, sample_weight=None: models.cross_entropy(label, output),
+    loss_fn=lambda output, label, sample_weight=None: models.cross_entropy(
+      label, output
+    ),
     input_spec=problems.logistic().model.input_spec,
   )
   process = build_fed_avg(model, client_learning_rate=0.1, batch_size=4)

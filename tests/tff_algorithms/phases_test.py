@@ -1,4 +1,4 @@
-"""A round of two phases: Mime with SGD and this round's c, from the core's own parts."""
+"""A round of two phases: Mime with SGD and this round's c, from the core's parts."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 from tests.tff_algorithms import problems
 from tff_algorithms import (
   base_optimizers,
-  client_input,
+  client_inputs,
   oracles,
   process,
   schedules,
@@ -75,7 +75,7 @@ def _mime(model, *, client_learning_rate, batch_size, epochs, weighting='example
       client_learning_rate=client_learning_rate,
     ),
     [control_variate, training],
-    client_input.from_dataset(oracle.batch_spec),
+    client_inputs.from_dataset(oracle.batch_spec),
     server_optimizer=optimizer,
   )
 

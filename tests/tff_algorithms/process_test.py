@@ -1,4 +1,4 @@
-"""The process around the phases: guards, hyperparameters, aggregators, TFF's own tools."""
+"""The process around the phases: guards, hyperparameters, aggregators, TFF's tools."""
 
 import asyncio
 import collections

@@ -93,7 +93,7 @@ def test_a_term_with_state_agrees_with_plain_loops_alone_and_in_a_sum(rho):
   weights, metrics = problems.run(process, _COHORTS)
   for ours, theirs in zip(weights, _expected(problem, _COHORTS, rho), strict=True):
     problems.assert_close(ours, theirs)
-  plain, plain_metrics = problems.run(
+  _, plain_metrics = problems.run(
     build_fed_avg(problem.model, **_ARGUMENTS), _COHORTS[:1]
   )
   # c travels down and the gradient, with its weight, up.

@@ -7,14 +7,14 @@ import pytest
 import tensorflow as tf
 
 from tests.tff_algorithms import problems
-from tff_algorithms import client_input
+from tff_algorithms import client_inputs
 from tff_algorithms.fed_avg import build_fed_avg
 
 _SPEC = problems.logistic().model.input_spec
 
 
 def _load(rows, batch_size):
-  load = client_input.from_dataset(_SPEC).load
+  load = client_inputs.from_dataset(_SPEC).load
   return tf.function(lambda: load(problems.dataset(rows, batch_size)))()
 
 
@@ -49,7 +49,7 @@ def test_a_client_by_id_trains_as_its_data_set_does(runtime, tmp_path):
   arguments = dict(client_learning_rate=0.1, batch_size=4, shuffle=False)
   model = problems.logistic().model
   by_id = build_fed_avg(
-    model, client_input=client_input.from_id(load_rows), **arguments
+    model, client_input=client_inputs.from_id(load_rows), **arguments
   )
   output = by_id.next(by_id.initialize(), list(cohort))
   by_dataset, _ = problems.run(build_fed_avg(model, **arguments), [cohort.values()])
