@@ -167,7 +167,13 @@ class _Trip:
     self._sum = factory.create(counted_type)
     self._bytes = collections.OrderedDict(
       bytes_down=structures.size_in_bytes(message_type),
-      bytes_up=structures.size_in_bytes(uploads_type),
+      bytes_up=sum(
+        structures.size_in_bytes(upload.value)
+        + (structures.size_in_bytes(upload.weight) if aggregator.is_weighted else 0)
+        for upload, aggregator in zip(
+          uploads_type, self._aggregators.values(), strict=True
+        )
+      ),
     )
 
   def initialize_aggregators(self):

@@ -34,6 +34,7 @@ def test_the_key_follows_the_first_row_and_not_the_batching():
   assert _load(rows, 2)[0] != _load(other, 2)[0]
 
 
+@pytest.mark.slow
 def test_a_client_by_id_trains_as_its_data_set_does(runtime, tmp_path):
   cohort = {f'client {n}': problems.classification_rows(n) for n in (9, 0, 4)}
   for client_id, rows in cohort.items():

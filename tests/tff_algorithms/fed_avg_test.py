@@ -82,12 +82,22 @@ def _agree(problem, cohorts, server_optimizers, ours, theirs, tolerance=1e-5):
       )
 
 
-@pytest.mark.parametrize('name', SERVER_OPTIMIZERS)
+every_server_optimizer = pytest.mark.parametrize(
+  'name',
+  [  # One of them is enough for `make check`.
+    pytest.param(name, marks=() if name == 'base_adam' else pytest.mark.slow)
+    for name in SERVER_OPTIMIZERS
+  ],
+)
+
+
+@every_server_optimizer
 def test_agrees_with_the_oracle_for_every_server_optimizer(name):
   arguments = dict(client_learning_rate=0.1, batch_size=4, epochs=2)
   _agree(problems.logistic(), _COHORTS, SERVER_OPTIMIZERS[name], arguments, arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'changed',
   [
@@ -103,6 +113,7 @@ def test_agrees_with_the_oracle_on_a_network(changed):
   _agree(problems.mlp(), _COHORTS, SERVER_OPTIMIZERS['sgd'], arguments, arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('pair', ['momentum', 'adagrad', 'adam'])
 def test_client_optimizers_agree_with_the_oracle(pair):
   numpy_pairs = dict(
@@ -125,6 +136,7 @@ def test_client_optimizers_agree_with_the_oracle(pair):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['adam', 'base_momentum'])
 def test_schedules_scale_both_learning_rates(name):
   arguments = dict(batch_size=4, epochs=2)
@@ -146,6 +158,7 @@ def test_schedules_scale_both_learning_rates(name):
   )
 
 
+@pytest.mark.slow
 def test_left_out_clients_agree_with_the_oracle():
   cohorts = [[dict(rows) for rows in cohort] for cohort in _COHORTS]
   for t, value in ((0, np.nan), (1, np.inf)):
@@ -157,6 +170,7 @@ def test_left_out_clients_agree_with_the_oracle():
   _agree(problem, cohorts, SERVER_OPTIMIZERS['momentum'], arguments, arguments)
 
 
+@pytest.mark.slow
 def test_float64_agrees_to_float64():
   cohorts = [
     [problems.classification_rows(n, seed=n + t, dtype=np.float64) for n in (9, 4, 1)]
@@ -178,6 +192,7 @@ def test_float64_agrees_to_float64():
   problems.assert_close(weights[-1], expected[-1], 1e-13)
 
 
+@pytest.mark.slow
 def test_shuffling_takes_every_row_once_in_an_epoch_in_the_documented_order():
   """With the order recomputed from (seed, round, key) the oracle agrees."""
   cohort = [problems.classification_rows(n, seed=n) for n in (9, 6)]
@@ -229,18 +244,22 @@ def _steps_at_the_optimum(hessians, optima, epochs):
   return np.linalg.norm(weights[0]['w'] - best)
 
 
+@pytest.mark.slow
 def test_moves_away_from_the_optimum_where_hessians_differ():
   assert _steps_at_the_optimum([[1, 2], [3, 1]], [[1, 0], [-1, 2]], epochs=5) > 1e-2
 
 
+@pytest.mark.slow
 def test_stays_at_the_optimum_where_hessians_are_equal():
   assert _steps_at_the_optimum([[1, 2], [1, 2]], [[1, 0], [-1, 2]], epochs=5) < 1e-6
 
 
+@pytest.mark.slow
 def test_stays_at_the_optimum_with_one_step():
   assert _steps_at_the_optimum([[1, 2], [3, 1]], [[1, 0], [-1, 2]], epochs=1) < 1e-6
 
 
+@pytest.mark.slow
 def test_contracts_at_the_rate_of_gradient_descent():
   """On f = a w^2 / 2, K steps of size eta shrink w by (1 - eta a)^K a round."""
   process = build_fed_avg(

@@ -17,7 +17,7 @@ _COHORTS = [
 _ARGUMENTS = dict(client_learning_rate=0.2, batch_size=4, epochs=3)
 
 
-@pytest.mark.parametrize('name', fed_avg_test.SERVER_OPTIMIZERS)
+@fed_avg_test.every_server_optimizer
 def test_agrees_with_the_oracle_for_every_server_optimizer(name):
   problem = problems.mlp()
   server, numpy_server = fed_avg_test.SERVER_OPTIMIZERS[name]
@@ -37,6 +37,7 @@ def test_agrees_with_the_oracle_for_every_server_optimizer(name):
     problems.assert_close(ours, theirs)
 
 
+@pytest.mark.slow
 def test_with_rho_zero_is_fed_avg():
   model = problems.mlp().model
   prox, _ = problems.run(build_fed_prox(model, rho=0.0, **_ARGUMENTS), _COHORTS)
@@ -45,6 +46,7 @@ def test_with_rho_zero_is_fed_avg():
     problems.assert_close(a, b, 1e-6)
 
 
+@pytest.mark.slow
 def test_two_proximal_terms_are_one_of_their_sum():
   class Second(Proximal):
     name = 'second'
@@ -57,6 +59,7 @@ def test_two_proximal_terms_are_one_of_their_sum():
   problems.assert_close(two[-1], one[-1], 1e-6)
 
 
+@pytest.mark.slow
 def test_many_steps_end_at_the_proximal_point():
   """argmin a/2 (y - b)^2 + rho/2 (y - x)^2 = (a b + rho x) / (a + rho)."""
   a, b, rho, x = 2.0, 3.0, 0.5, -1.0

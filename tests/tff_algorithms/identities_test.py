@@ -7,6 +7,7 @@ around it does the same is what the tests against the oracles show.
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import numpy as np
+import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -16,6 +17,8 @@ from tff_algorithms import base_optimizers, oracles, schedules, server_steps
 from tff_algorithms.fed_prox import Proximal
 from tff_algorithms.full_gradient import FullGradient
 from tff_algorithms.local_training import LocalTraining
+
+pytestmark = pytest.mark.slow
 
 _MEAN = tff.aggregators.MeanFactory()
 

@@ -31,6 +31,7 @@ def _functional_model():
   )
 
 
+@pytest.mark.slow
 def test_a_keras_model_trains_as_the_same_model_written_here(runtime):
   cohorts = [[problems.classification_rows(n, seed=n) for n in (9, 0, 4)]] * 3
   arguments = dict(client_learning_rate=0.1, batch_size=4, epochs=2)
@@ -47,6 +48,7 @@ def test_a_keras_model_trains_as_the_same_model_written_here(runtime):
     )
 
 
+@pytest.mark.slow
 def test_non_trainable_weights_act_but_stay_as_they_are_set(runtime):
   """Outputs x W + b with a frozen b, which also moves where W ends up."""
 
@@ -76,6 +78,7 @@ def test_non_trainable_weights_act_but_stay_as_they_are_set(runtime):
   assert np.abs(shifted.trainable[0] - plain.trainable[0]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_as_functional_model_evaluates_in_tff(runtime):
   problem = problems.logistic()
   rows = problems.classification_rows(20)

@@ -22,7 +22,7 @@ from tff_algorithms.local_training import LocalTraining
 from tff_algorithms.server_only import build_server_only
 from tff_algorithms.terms import Term
 
-pytestmark = pytest.mark.usefixtures('runtime')
+pytestmark = [pytest.mark.usefixtures('runtime'), pytest.mark.slow]
 
 
 @dataclasses.dataclass(frozen=True)

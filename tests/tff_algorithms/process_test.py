@@ -14,7 +14,7 @@ from tff_algorithms.fed_avg import build_fed_avg
 from tff_algorithms.fed_prox import build_fed_prox
 from tff_algorithms.server_only import build_server_only
 
-pytestmark = pytest.mark.usefixtures('runtime')
+pytestmark = [pytest.mark.usefixtures('runtime'), pytest.mark.slow]
 
 _rows = problems.classification_rows
 _COHORT = [_rows(9, seed=1), _rows(4, seed=2), _rows(5, seed=3)]
@@ -165,6 +165,11 @@ def test_bytes_are_those_of_the_weights_and_what_goes_with_them():
   # Down: the round's number and the learning rate; up: the client's weight.
   assert metrics[0]['bytes_down'] == weights + 4 + 4
   assert metrics[0]['bytes_up'] == weights + 4
+  unweighted = _fed_avg(
+    aggregator=tff.aggregators.UnweightedMeanFactory(), weighting='uniform'
+  )
+  _, metrics = problems.run(unweighted, [_COHORT])
+  assert metrics[0]['bytes_up'] == weights
 
 
 # The learning process of TFF.

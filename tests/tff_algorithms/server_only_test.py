@@ -48,24 +48,28 @@ def _agree(cohorts, name, batch_size=4, weighting='examples', **schedule):
     assert metrics[t]['num_clients_left_out'] == expected_metrics[t]['num_left_out']
 
 
-@pytest.mark.parametrize('name', fed_avg_test.SERVER_OPTIMIZERS)
+@fed_avg_test.every_server_optimizer
 def test_agrees_with_the_oracle_for_every_optimizer(name):
   _agree(_COHORTS, name)
 
 
+@pytest.mark.slow
 def test_agrees_with_the_oracle_for_uniform_weights():
   _agree(_COHORTS, 'base_adam', weighting='uniform')
 
 
+@pytest.mark.slow
 def test_does_not_depend_on_the_batch_size():
   _agree(_COHORTS, 'base_momentum', batch_size=1)
   _agree(_COHORTS, 'base_momentum', batch_size=1000)
 
 
+@pytest.mark.slow
 def test_a_schedule_scales_the_learning_rate():
   _agree(_COHORTS, 'sgd', server_schedule=lambda t: np.sqrt(2 / (2 + t)))
 
 
+@pytest.mark.slow
 def test_left_out_clients_agree_with_the_oracle():
   cohorts = [list(cohort) for cohort in _COHORTS]
   bad = problems.classification_rows(6, seed=3)
@@ -74,6 +78,7 @@ def test_left_out_clients_agree_with_the_oracle():
   _agree(cohorts, 'base_momentum')
 
 
+@pytest.mark.slow
 def test_is_fed_avg_with_one_full_batch_step():
   """With eta_l = 1 the pseudo-gradient of one full step is the gradient."""
   model = problems.mlp().model
@@ -90,6 +95,7 @@ def test_is_fed_avg_with_one_full_batch_step():
   problems.assert_close(server_only[-1], fed_avg[-1], 1e-5)
 
 
+@pytest.mark.slow
 def test_gradient_descent_reaches_the_weighted_optimum():
   """Clients of 1 and 3 rows: the optimum is the mean over all rows."""
   hessian = np.diag([1.0, 2.0])

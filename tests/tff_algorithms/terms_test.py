@@ -20,7 +20,7 @@ from tff_algorithms.fed_prox import Proximal
 from tff_algorithms.phases import Upload
 from tff_algorithms.terms import Term
 
-pytestmark = pytest.mark.usefixtures('runtime')
+pytestmark = [pytest.mark.usefixtures('runtime'), pytest.mark.slow]
 
 
 @dataclasses.dataclass(frozen=True)
