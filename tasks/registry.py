@@ -44,6 +44,11 @@ _TASKS = {
     'tasks.digits.mlp',
     _DIGITS_OPTIONS,
   ),
+  'emnist_logistic': _Entry(
+    'Handwritten characters by writer (28x28, 62 classes), logistic regression.',
+    'tasks.emnist.logistic',
+    {'data_dir': None},
+  ),
 }
 
 

@@ -18,6 +18,9 @@ _TASK_FLAGS: dict[str, Callable[[Any], Option]] = {
   'dirichlet_alpha': lambda default: options.number(
     'dirichlet_alpha', default, 'Evenness of the labels over clients.', above=0
   ),
+  'data_dir': lambda default: path(
+    'data_dir', default, "Where the data are; TFF's cache by default.", is_free=True
+  ),
 }
 
 
