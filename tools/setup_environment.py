@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
+import tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / '.venv'
@@ -73,7 +74,7 @@ def installed() -> dict[Path, bool]:
     except OSError:
       files = []
     found[info] = bool(files) and all(
-        os.path.exists(f'{site}/{file}') for file in files if file[-4:] != '.pyc'
+      os.path.exists(f'{site}/{file}') for file in files if file[-4:] != '.pyc'
     )
   return found
 
@@ -87,7 +88,8 @@ def is_complete() -> bool:
     name, version = info.name.removesuffix('.dist-info').rsplit('-', 1)
     if is_whole:
       whole.add((re.sub('[-_.]+', '-', name).lower(), version))
-  return whole.issuperset({**pins(), 'tff-algorithms': '0.1.0'}.items())
+  project = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']
+  return whole.issuperset({**pins(), project['name']: project['version']}.items())
 
 
 def say(text: str) -> None:
@@ -98,9 +100,12 @@ def say(text: str) -> None:
 def run(what: str, command: Sequence[str | Path]) -> None:
   """Runs a command, its output going to the log, and shows how far it is."""
   total, count, start = len(pins()), 0, time.monotonic()
-  with open(LOG, 'a') as log, subprocess.Popen(
+  with (
+    open(LOG, 'a') as log,
+    subprocess.Popen(
       command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT
-  ) as process:
+    ) as process,
+  ):
     lines = []
     for line in process.stdout or ():
       log.write(line)
@@ -113,8 +118,8 @@ def run(what: str, command: Sequence[str | Path]) -> None:
         say(f'  {time.monotonic() - start:4.0f} s  unpacking (a minute or two)')
   if process.returncode:
     raise SetupError(
-        f'{"".join(lines[-15:])}\n{what} failed; the whole log is {LOG}.\n'
-        'Running `make setup` again goes on from here.'
+      f'{"".join(lines[-15:])}\n{what} failed; the whole log is {LOG}.\n'
+      'Running `make setup` again goes on from here.'
     )
 
 
@@ -124,9 +129,9 @@ def setup() -> None:
     return
   if (platform.system(), platform.machine()) != ('Linux', 'x86_64'):
     raise SetupError(
-        'TensorFlow Federated 0.87 is published for Linux on x86_64; this is '
-        f'{platform.system()} on {platform.machine()}. Use a container or a '
-        'virtual machine.'
+      'TensorFlow Federated 0.87 is published for Linux on x86_64; this is '
+      f'{platform.system()} on {platform.machine()}. Use a container or a '
+      'virtual machine.'
     )
   start = time.monotonic()
   STAMP.unlink(missing_ok=True)
@@ -141,8 +146,8 @@ def setup() -> None:
     if not is_whole:  # pip takes a package for installed when its metadata is there.
       shutil.rmtree(info)
   say(f'Installing {len(pins())} packages (all new: 2-3 minutes, 2.5 GB on disk)')
-  pip: list[str | Path] = [PYTHON, '-m', 'pip', 'install', '--no-deps', '--no-build-isolation']
-  pip += ['--disable-pip-version-check', '--progress-bar', 'off']
+  pip: list[str | Path] = [PYTHON, '-m', 'pip', 'install', '--progress-bar', 'off']
+  pip += ['--disable-pip-version-check', '--no-deps', '--no-build-isolation']
   # What builds the others comes first: one of the pins is a source archive.
   tools = r'^(?:setuptools|wheel)==.*\n(?: +--hash=.*\n)+'
   requirements = (ROOT / 'requirements.txt').read_text()

@@ -33,6 +33,7 @@ class Program:
     example: Flags of a typical use.
     sections: The options, as the help page groups them.
     lists: Flags that print a text and do nothing else: a description and the text.
+    unused: Flags that none of today's choices uses: refused, but known by name.
   """
 
   module: str
@@ -42,6 +43,7 @@ class Program:
   lists: Mapping[str, tuple[str, Callable[[], str]]] = dataclasses.field(
     default_factory=dict
   )
+  unused: Sequence[Option] = ()
 
   @property
   def options(self) -> list[Option]:
@@ -79,7 +81,8 @@ def parse(program: Program, arguments: Sequence[str]) -> dict[str, Any]:
   for name in (*_HELP_FLAGS, *program.lists):
     flags.DEFINE_boolean(name, False, '', flag_values=flag_values)
   everything = list(options.walk(program.options))
-  for option in {option.name: option for _, option in everything}.values():
+  known = [*program.unused, *(option for _, option in everything)]
+  for option in {option.name: option for option in known}.values():
     flags.DEFINE(option.parser, option.name, None, option.help, flag_values)
   try:
     _, *positional = flag_values([program.name, *arguments])
@@ -104,7 +107,7 @@ def parse(program: Program, arguments: Sequence[str]) -> dict[str, Any]:
 
   given = {
     option.name: flag_values[option.name].value
-    for _, option in everything
+    for option in known
     if flag_values[option.name].present
   }
   values = options.used(program.options, given)

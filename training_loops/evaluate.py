@@ -93,14 +93,10 @@ def main(flags: dict[str, Any]) -> None:
   round_num = checkpoint.record['round']
   num_examples = sum(int(metrics['num_examples']) for metrics in clients.values())
   title = f'{run_flags["algorithm"]} on {run_flags["task"]} after round {round_num}'
-  text = '\n'.join(
-    [
-      f'{title}: {num_examples} test examples of {len(clients)} clients '
-      f'({num_empty} more have none).',
-      '',
-      table(overall, clients),
-    ]
-  )
+  summary = f'{title}: {num_examples} test examples of {len(clients)} clients.'
+  if num_empty:
+    summary += f' {num_empty} more clients have none.'
+  text = f'{summary}\n\n{table(overall, clients)}'
   _write(directory.path, title, text, overall, clients)
   print(text)
   print(f'\nClient by client: {directory.path / "evaluation.csv"}')

@@ -36,7 +36,7 @@ def _beta_2(prefix: str) -> Option:
 
 
 def _epsilon(prefix: str) -> Option:
-  return number(f'{prefix}_epsilon', 1e-3, 'Added to the divisor.', above=0)
+  return number(f'{prefix}_epsilon', 1e-3, 'Keeps the divisor from 0.', above=0)
 
 
 def _accumulator(prefix: str, default: float) -> Option:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 import contextlib
 import logging
 import pathlib
+import shutil
 import sys
 import time
 from typing import Any
@@ -71,13 +72,16 @@ class Progress:
     """
     self._title, self._rounds, self._first = title, rounds, done
     self._start = time.monotonic()
+    # Some terminals (in containers) have no size at first, and would show nothing.
+    columns, lines = shutil.get_terminal_size((0, 0))
+    size = {'dynamic_ncols': True} if columns and lines else {'ncols': 80, 'nrows': 24}
     self._bar = tqdm.tqdm(
       desc=title or None,
       total=rounds,
       initial=done,
       unit='round',
       disable=not _is_terminal(),
-      dynamic_ncols=True,
+      **size,
     )
 
   def __enter__(self) -> 'Progress':

@@ -18,7 +18,6 @@ Importing this module does not import TensorFlow.
 
 import abc
 import atexit
-from collections.abc import Callable
 import importlib.util
 import os
 import pathlib
@@ -124,6 +123,8 @@ class LocalRuntime(Runtime):
     """
     import tensorflow_federated as tff
 
+    from training_loops import worker_context
+
     for attempt in range(_START_ATTEMPTS):
       worker = self._launched_worker()
       try:
@@ -134,7 +135,9 @@ class LocalRuntime(Runtime):
         self.stop()
         if attempt == _START_ATTEMPTS - 1:
           raise
-    tff.framework.set_default_context(_remote_context(self._channel, worker.failure))
+    tff.framework.set_default_context(
+      worker_context.create(self._channel, worker.failure)
+    )
 
   def stop(self) -> None:
     """Ends the worker; computations called from now on raise `RuntimeFailure`."""
@@ -144,11 +147,17 @@ class LocalRuntime(Runtime):
     atexit.unregister(self.stop)
     worker.kill()
     if self._channel is not None:
+      import tensorflow_federated as tff
+
+      from training_loops import worker_context
+
       # Not closed but dropped: closing it makes gRPC's polling thread print an error.
       self._channel = None
       # TFF's context joins a thread when it is deleted, which must not be left to the
       # end of the interpreter, where that thread no longer runs.
-      _set_stopped_context()
+      tff.framework.set_default_context(
+        worker_context.FailedContext(RuntimeFailure('The runtime is stopped.'))
+      )
 
   def _launched_worker(self) -> '_WorkerProcess':
     if self._worker is None:
@@ -268,64 +277,6 @@ def _connect(worker: _WorkerProcess) -> Any:
       if not worker.is_alive() or time.monotonic() > deadline:
         ready.cancel()
         raise worker.failure('No worker could be started.') from None
-
-
-def _remote_context(channel: Any, failure: Callable[[str], RuntimeFailure]) -> Any:
-  """A TFF context that executes on the worker at the other end of a gRPC channel."""
-  import tensorflow_federated as tff
-
-  stub = _FailingStub(tff.framework.RemoteExecutorGrpcStub(channel), failure)
-
-  def create_executor(cardinalities: dict[Any, int]) -> Any:
-    cardinalities.setdefault(tff.CLIENTS, 0)
-    executor = tff.framework.RemoteExecutor(stub)
-    executor.set_cardinalities(cardinalities)
-    return executor
-
-  return tff.framework.SyncExecutionContext(
-    executor_fn=tff.framework.ResourceManagingExecutorFactory(create_executor),
-    compiler_fn=tff.backends.native.desugar_and_transform_to_native,
-    transform_args=tff.tensorflow.transform_args,
-    transform_result=tff.tensorflow.transform_result,
-  )
-
-
-class _FailingStub:
-  """An executor's stub whose errors are final.
-
-  After the gRPC statuses UNAVAILABLE (the worker is dead) and FAILED_PRECONDITION (it
-  has forgotten the executor) TFF itself would repeat the call for ever.
-  """
-
-  def __init__(self, stub: Any, failure: Callable[[str], RuntimeFailure]):
-    self._stub = stub
-    self._failure = failure
-
-  def __getattr__(self, name: str) -> Callable[[Any], Any]:
-    import grpc
-
-    method = getattr(self._stub, name)
-
-    def call(request: Any) -> Any:
-      try:
-        return method(request)
-      except grpc.RpcError as error:
-        final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION)
-        if error.code() not in final:
-          raise
-        raise self._failure(f'{name} failed: {error.details()}.') from error
-
-    return call
-
-
-def _set_stopped_context() -> None:
-  import tensorflow_federated as tff
-
-  class StoppedContext(tff.framework.SyncContext):
-    def invoke(self, comp: Any, arg: Any) -> Any:
-      raise RuntimeFailure('The runtime is stopped.')
-
-  tff.framework.set_default_context(StoppedContext())
 
 
 _RUNTIMES: dict[str, type[Runtime]] = {'local': LocalRuntime}

@@ -1,9 +1,14 @@
 """Tests of what is seen of a run."""
 
+import fcntl
 import os
 import pty
+import struct
 import subprocess
 import sys
+import termios
+
+import pytest
 
 _PROGRAM = """
 import logging, time
@@ -42,8 +47,10 @@ def test_in_a_pipe_there_is_a_plain_line_for_each_evaluated_round():
   assert done.stderr == 'warning: Careful.\n'
 
 
-def test_on_a_terminal_there_is_a_bar_and_messages_do_not_break_it():
+@pytest.mark.parametrize('columns', [120, 0])
+def test_on_a_terminal_there_is_a_bar_and_messages_do_not_break_it(columns):
   ours, theirs = pty.openpty()
+  fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack('HHHH', 30, columns, 0, 0))
   with subprocess.Popen(
     [sys.executable, '-c', _PROGRAM], stdout=theirs, stderr=theirs
   ) as process:

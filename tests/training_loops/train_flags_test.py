@@ -32,6 +32,11 @@ def test_every_option_of_a_task_is_a_flag_with_the_default_of_the_task(task):
   assert train_flags.task_options(flags) == tasks.options(task)
 
 
+def test_the_data_directory_is_refused_by_name_where_the_task_needs_none():
+  with pytest.raises(UserError, match='--data_dir is not used'):
+    train_flags.configure(**_NEEDED, data_dir='x')
+
+
 @pytest.mark.parametrize('algorithm', algorithms.branches())
 def test_every_algorithm_has_a_complete_set_of_defaults(algorithm):
   flags = train_flags.configure(**{**_NEEDED, 'algorithm': algorithm})

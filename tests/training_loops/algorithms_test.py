@@ -1,0 +1,113 @@
+"""Tests of algorithms made of flags."""
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+import tasks
+from tff_algorithms import base_optimizers, schedules
+from tff_algorithms.fed_avg import build_fed_avg
+from tff_algorithms.fed_prox import build_fed_prox
+from tff_algorithms.server_only import build_server_only
+from training_loops import algorithms, train_flags
+
+
+@pytest.fixture(scope='module')
+def task():
+  return tasks.load('digits_mlp', seed=0, num_clients=5)
+
+
+def _built(task, **flags):
+  return algorithms.build(
+    train_flags.configure(task='digits_mlp', output_dir='x', **flags), task
+  )
+
+
+def _weights(process, task) -> list[np.ndarray]:
+  """The weights after two rounds."""
+  state = process.initialize()
+  clients = [task.train.client_dataset(c) for c in task.train.client_ids[:2]]
+  for _ in range(2):
+    state = process.next(state, clients).state
+  return process.get_model_weights(state).trainable
+
+
+@pytest.mark.slow
+def test_every_flag_of_local_training_reaches_fed_avg(runtime, task):
+  ours = _built(
+    task,
+    algorithm='fed_avg',
+    client_learning_rate=0.2,
+    batch_size=7,
+    client_epochs=3,
+    max_client_steps=4,
+    client_weighting='uniform',
+    client_lr_schedule='exponential',
+    client_lr_half_life=2,
+    server_lr_schedule='linear_warmup',
+    server_lr_warmup=3,
+    server_optimizer='momentum',
+    server_learning_rate=0.5,
+    server_momentum=0.8,
+    seed=5,
+  )
+  theirs = build_fed_avg(
+    task.model,
+    client_learning_rate=0.2,
+    batch_size=7,
+    epochs=3,
+    max_steps=4,
+    weighting='uniform',
+    client_schedule=schedules.exponential(2),
+    server_schedule=schedules.linear_warmup(3),
+    server_optimizer=tff.learning.optimizers.build_sgdm(0.5, 0.8),
+    seed=5,
+  )
+  for a, b in zip(_weights(ours, task), _weights(theirs, task), strict=True):
+    np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.slow
+def test_every_flag_reaches_fed_prox(runtime, task):
+  ours = _built(task, algorithm='fed_prox', fed_prox_rho=0.7, client_epochs=2)
+  theirs = build_fed_prox(
+    task.model, rho=0.7, client_learning_rate=0.1, batch_size=20, epochs=2
+  )
+  for a, b in zip(_weights(ours, task), _weights(theirs, task), strict=True):
+    np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.slow
+def test_every_flag_reaches_server_only(runtime, task):
+  ours = _built(
+    task,
+    algorithm='server_only',
+    base_optimizer='adam',
+    base_beta_1=0.8,
+    base_beta_2=0.7,
+    base_epsilon=0.1,
+    base_initial_accumulator=0.2,
+    server_learning_rate=0.05,
+    server_lr_schedule='inverse_sqrt',
+    client_weighting='uniform',
+    batch_size=30,
+    seed=3,
+  )
+  theirs = build_server_only(
+    task.model,
+    optimizer=base_optimizers.as_tff_optimizer(
+      base_optimizers.adam(0.8, 0.7, 0.1, 0.2), 0.05
+    ),
+    schedule=schedules.inverse_sqrt(1.0),
+    weighting='uniform',
+    batch_size=30,
+    seed=3,
+  )
+  for a, b in zip(_weights(ours, task), _weights(theirs, task), strict=True):
+    np.testing.assert_array_equal(a, b)
+
+
+def test_every_algorithm_is_described_in_a_line():
+  for text in algorithms.descriptions().values():
+    assert 20 < len(text) < 80
+    assert text.endswith('.')

@@ -1,0 +1,230 @@
+"""End-to-end tests of the training binary, run as a user runs it."""
+
+import contextlib
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+_ROUNDS = 60
+
+
+def _command(output_dir, *flags: str) -> list[str]:
+  return [
+    *(sys.executable, '-m', 'training_loops.train'),
+    '--task=digits_mlp',
+    '--algorithm=fed_avg',
+    '--server_optimizer=adam',
+    f'--rounds={_ROUNDS}',
+    '--rounds_per_eval=4',
+    '--rounds_per_checkpoint=3',
+    f'--output_dir={output_dir}',
+    *flags,
+  ]
+
+
+def _run(*arguments, timeout: float = 120) -> subprocess.CompletedProcess:
+  return subprocess.run(
+    _command(*arguments), capture_output=True, text=True, timeout=timeout
+  )
+
+
+@contextlib.contextmanager
+def _running(*arguments):
+  """The binary with its output in pipes, killed at the end if need be."""
+  with subprocess.Popen(
+    _command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+  ) as process:
+    try:
+      yield process
+    finally:
+      process.kill()
+
+
+def _last_checkpoint(output_dir: pathlib.Path) -> int:
+  found = sorted((output_dir / 'checkpoints').glob('*.ckpt'))
+  return int(found[-1].stem.partition('_')[2]) if found else 0
+
+
+def _wait_for(condition, seconds: float = 100):
+  deadline = time.monotonic() + seconds
+  while not (value := condition()):
+    assert time.monotonic() < deadline, 'It never came.'
+    time.sleep(0.005)
+  return value
+
+
+def _children(pid: int) -> list[int]:
+  text = pathlib.Path(f'/proc/{pid}/task/{pid}/children').read_text()
+  return [int(child) for child in text.split()]
+
+
+def _is_alive(pid: int) -> bool:
+  try:
+    return 'State:\tZ' not in pathlib.Path(f'/proc/{pid}/status').read_text()
+  except FileNotFoundError:
+    return False
+
+
+def _outcome(output_dir) -> tuple[bytes, bytes]:
+  return tuple(
+    (output_dir / name).read_bytes() for name in ('metrics.csv', 'weights.npz')
+  )
+
+
+@pytest.fixture(scope='module')
+def reference(tmp_path_factory):
+  """The output directory of a run that nothing disturbed, and what it said."""
+  path = tmp_path_factory.mktemp('reference') / 'run'
+  return path, _run(path)
+
+
+@pytest.mark.slow
+def test_a_run_ends_with_0_and_a_line_for_each_evaluated_round(reference):
+  path, done = reference
+  assert (done.returncode, done.stderr) == (0, '')
+  lines = done.stdout.splitlines()
+  assert len(lines) == 16
+  for i, line in enumerate(lines[:-1]):
+    assert line.startswith(f'fed_avg round {4 * (i + 1)}/60 | train: loss ')
+  assert str(path) in lines[-1]
+  assert len((path / 'metrics.csv').read_text().splitlines()) == 1 + 15
+
+
+@pytest.mark.slow
+def test_a_finished_run_says_so_at_once_and_changes_nothing(reference):
+  path, _ = reference
+  before = {p: p.stat().st_mtime_ns for p in path.rglob('*')}
+  start = time.monotonic()
+  done = _run(path)
+  assert time.monotonic() - start < 2
+  assert done.returncode == 0
+  assert done.stdout.startswith(f'{path} is finished: 60 rounds are done.\n')
+  assert {p: p.stat().st_mtime_ns for p in path.rglob('*')} == before
+
+
+@pytest.mark.slow
+def test_stopped_by_sigterm_ctrl_c_and_sigkill_a_run_ends_as_one_never_stopped(
+  reference, tmp_path
+):
+  path = tmp_path / 'run'
+  for signal_number, code in (
+    (signal.SIGTERM, 143),
+    (signal.SIGINT, 130),
+    (signal.SIGKILL, -9),
+  ):
+    before = _last_checkpoint(path)
+    with _running(path) as process:
+      _wait_for(lambda b=before: _last_checkpoint(path) > b + 3)
+      (worker,) = _children(process.pid)
+      second = _run(path)
+      assert (second.returncode, 'in use' in second.stderr) == (2, True)
+      process.send_signal(signal_number)
+      start = time.monotonic()
+      _, stderr = process.communicate(timeout=30)  # Ends: the pipes are let go.
+      assert time.monotonic() - start < 5
+      assert process.returncode == code
+      assert 'Traceback' not in stderr
+      saved = _last_checkpoint(path)
+      assert saved < _ROUNDS
+      if code > 0:
+        expected = f'saved after round {saved}. The same command continues.'
+        assert expected in stderr
+      _wait_for(lambda w=worker: not _is_alive(w), 5)
+  done = _run(path)
+  assert done.returncode == 0
+  assert f'Continuing after round {saved}.' in done.stdout
+  assert _outcome(path) == _outcome(reference[0])
+
+
+@pytest.mark.parametrize(
+  ('flag', 'message'),
+  [
+    ('--client_learning_rate=-0.1', '--client_learning_rate=-0.1: expected a number'),
+    ('--task=digits_mpl', 'did you mean digits_mlp'),
+    ('--base_momentum=0.5', '--base_momentum is not used with --algorithm=fed_avg'),
+    ('--learning_rate=1', 'unknown flag --learning_rate'),
+    ('--output_dir=/proc/version/x', '/proc/version is not a directory'),
+  ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2_at_once(tmp_path, flag, message):
+  start = time.monotonic()
+  done = _run(tmp_path / 'run', flag)
+  assert time.monotonic() - start < 2
+  assert done.returncode == 2
+  assert done.stdout == ''
+  assert message in done.stderr
+  assert done.stderr.startswith('train: error: ')
+  assert done.stderr.count('\n') == 1
+  assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_more_clients_a_round_than_there_are_is_one_line_and_nothing_is_written(
+  tmp_path,
+):
+  done = _run(tmp_path / 'run', '--clients_per_round=51')
+  assert (done.returncode, done.stdout) == (2, '')
+  assert done.stderr == (
+    'train: error: --clients_per_round=51 is more than the 50 clients of digits_mlp.\n'
+  )
+  assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.long
+def test_killed_at_many_random_instants_a_run_ends_as_one_never_killed(
+  reference, tmp_path
+):
+  path = tmp_path / 'run'
+  seed = random.SystemRandom().randrange(10**6)
+  print(f'The instants are those of seed {seed}.')
+  generator = random.Random(seed)
+  num_kills = 0
+  while not (path / 'result.json').exists():
+    before = len((path / 'train.log').read_text()) if path.exists() else 0
+    with _running(path) as process:
+      if num_kills < 10:
+        # Before training begins there is nothing to disturb.
+        _wait_for(
+          lambda b=before: (
+            (path / 'train.log').exists() and len((path / 'train.log').read_text()) > b
+          )
+        )
+        time.sleep(generator.uniform(0, 0.5))
+        process.kill()
+        num_kills += 1
+      process.communicate(timeout=120)
+  assert num_kills > 3
+  assert _outcome(path) == _outcome(reference[0])
+
+
+def _resident_megabytes(pid: int) -> float:
+  for line in pathlib.Path(f'/proc/{pid}/status').read_text().splitlines():
+    if line.startswith('VmRSS:'):
+      return int(line.split()[1]) / 1024
+  raise AssertionError(f'{pid} is gone.')
+
+
+@pytest.mark.long
+def test_memory_does_not_grow_with_the_rounds(tmp_path):
+  with _running(
+    tmp_path / 'run', '--rounds=600', '--rounds_per_checkpoint=50'
+  ) as process:
+    (worker,) = _wait_for(lambda: _children(process.pid))
+    megabytes = {}
+    for line in process.stdout:
+      if line.startswith('fed_avg round '):
+        round_num = int(line.split()[2].partition('/')[0])
+        megabytes[round_num] = (
+          _resident_megabytes(process.pid),
+          _resident_megabytes(worker),
+        )
+  print({r: m for r, m in megabytes.items() if r % 100 == 0})
+  for i in range(2):
+    # The first rounds fill caches and pools.
+    assert megabytes[596][i] - megabytes[200][i] < 10

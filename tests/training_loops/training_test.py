@@ -1,0 +1,313 @@
+"""Tests of the rounds of a run: in this process, on the real runtime."""
+
+import csv
+import functools
+import json
+import logging
+import os
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from training_loops import checkpoints, evaluation, records, run, train_flags, training
+from training_loops.options import UserError
+
+pytestmark = pytest.mark.slow
+
+
+def _flags(output_dir, algorithm='fed_avg', **flags):
+  return train_flags.configure(
+    **{
+      'task': 'digits_mlp',
+      'algorithm': algorithm,
+      'server_optimizer': None if algorithm == 'server_only' else 'base_adam',
+      'num_clients': 6,
+      'clients_per_round': 3,
+      'rounds': 5,
+      'rounds_per_eval': 2,
+      'rounds_per_checkpoint': 2,
+      'output_dir': output_dir,
+      **flags,
+    }
+  )
+
+
+@pytest.fixture(scope='module', autouse=True)
+def built_once():
+  """Spares building the same process for every run of these tests."""
+  original, built = training.build_process, {}
+
+  def build(flags, task):
+    free = train_flags.free_names()
+    key = json.dumps({name: flags[name] for name in flags if name not in free})
+    if key not in built:
+      built[key] = original(flags, task)
+    return built[key]
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(training, 'build_process', build)
+    yield
+
+
+@pytest.fixture(scope='module')
+def reference(tmp_path_factory, runtime):
+  """A run that nothing disturbed."""
+  path = tmp_path_factory.mktemp('reference') / 'run'
+  run.train(_flags(path), runtime=runtime)
+  return path
+
+
+@pytest.fixture
+def train(runtime):
+  return functools.partial(run.train, runtime=runtime)
+
+
+def _outcome(path) -> tuple[bytes, bytes]:
+  return (path / 'metrics.csv').read_bytes(), (path / 'weights.npz').read_bytes()
+
+
+def _rounds(path) -> list[int]:
+  with open(path / 'metrics.csv') as file:
+    return [int(row['round']) for row in csv.DictReader(file)]
+
+
+def test_a_run_writes_everything_that_was_promised(reference):
+  assert sorted(os.listdir(reference)) == sorted(
+    [
+      '.lock',
+      'checkpoints',
+      'config.json',
+      'curves.png',
+      'metrics.csv',
+      'result.json',
+      'saved_model',
+      'tensorboard',
+      'timing.csv',
+      'train.log',
+      'weights.npz',
+    ]
+  )
+  config = json.loads((reference / 'config.json').read_text())
+  assert config['flags'] == _flags(reference)
+  assert set(config) == {'flags', 'versions', 'git_commit'}
+
+
+def test_every_evaluated_round_has_a_row_and_the_last_one_too(reference):
+  assert _rounds(reference) == [2, 4, 5]
+  with open(reference / 'metrics.csv') as file:
+    row = next(csv.DictReader(file))
+  assert float(row['train/num_clients']) == 3
+  assert {'train/loss', 'train/accuracy', 'eval/loss', 'eval/accuracy'} <= set(row)
+
+
+def test_the_last_row_is_what_the_written_model_gives(reference):
+  rows = training.load_task(_flags(reference)).test.all_rows()
+  model = tf.saved_model.load(str(reference / 'saved_model'))
+  accuracy = np.mean(np.argmax(model.predict(rows['x']), axis=1) == rows['y'])
+  with open(reference / 'metrics.csv') as file:
+    last = list(csv.DictReader(file))[-1]
+  assert float(last['eval/accuracy']) == pytest.approx(accuracy)
+
+
+def test_the_same_flags_give_the_same_bytes(reference, train, tmp_path):
+  train(_flags(tmp_path / 'a'))
+  assert _outcome(tmp_path / 'a') == _outcome(reference)
+
+
+def test_how_often_a_run_is_saved_does_not_change_it(reference, train, tmp_path):
+  train(_flags(tmp_path / 'a', rounds_per_checkpoint=1))
+  assert _outcome(tmp_path / 'a') == _outcome(reference)
+
+
+def test_another_seed_gives_another_model(reference, train, tmp_path):
+  train(_flags(tmp_path / 'a', seed=1))
+  assert _outcome(tmp_path / 'a') != _outcome(reference)
+
+
+def test_a_finished_run_is_left_alone(reference, train):
+  before = {p: p.stat().st_mtime_ns for p in reference.rglob('*')}
+  assert train(_flags(reference)).is_finished
+  assert {p: p.stat().st_mtime_ns for p in reference.rglob('*')} == before
+
+
+def test_a_finished_run_can_be_given_more_rounds(reference, train, tmp_path):
+  path = tmp_path / 'a'
+  result = train(_flags(path, rounds=2))
+  assert [row['round'] for row in result.rows] == [2]
+  result = train(_flags(path))
+  assert [row['round'] for row in result.rows] == [2, 4, 5]
+  assert _outcome(path) == _outcome(reference)
+  assert json.loads((path / 'config.json').read_text())['flags']['rounds'] == 5
+
+
+def test_a_run_with_other_flags_is_refused_and_left_alone(reference, train):
+  before = {p: p.stat().st_mtime_ns for p in reference.rglob('*')}
+  with pytest.raises(UserError, match=r'--batch_size \(there 20, here 21\)'):
+    train(_flags(reference, batch_size=21))
+  assert {p: p.stat().st_mtime_ns for p in reference.rglob('*')} == before
+
+
+def test_more_clients_a_round_than_there_are_is_refused_before_anything_is_written(
+  train, tmp_path
+):
+  with pytest.raises(UserError, match='--clients_per_round=7 is more than the 6'):
+    train(_flags(tmp_path / 'a', clients_per_round=7))
+  assert os.listdir(tmp_path) == []
+
+
+def test_a_damaged_checkpoint_is_named_and_the_run_continues_from_the_one_before(
+  reference, train, tmp_path, caplog
+):
+  path = tmp_path / 'a'
+  train(_flags(path, rounds=4))
+  (path / 'result.json').unlink()
+  last = path / 'checkpoints' / 'round_00000004.ckpt'
+  last.write_bytes(last.read_bytes()[:-1])
+  with caplog.at_level(logging.INFO, 'training_loops'):
+    train(_flags(path))
+  assert 'round_00000004.ckpt is damaged' in caplog.text
+  assert 'Continuing after round 2.' in caplog.text
+  assert _outcome(path) == _outcome(reference)
+
+
+def test_with_every_checkpoint_damaged_a_run_starts_again(reference, train, tmp_path):
+  path = tmp_path / 'a'
+  shutil.copytree(reference, path)
+  (path / 'result.json').unlink()
+  for checkpoint in (path / 'checkpoints').iterdir():
+    checkpoint.write_bytes(b'')
+  train(_flags(path))
+  assert _outcome(path) == _outcome(reference)
+
+
+def test_a_checkpoint_of_another_model_is_refused(reference, train, tmp_path):
+  path = tmp_path / 'a'
+  shutil.copytree(reference, path)
+  (path / 'result.json').unlink()
+  store = checkpoints.Store(path / 'checkpoints')
+  store.save(6, {'x': np.zeros(3)}, {'round': 6, 'rows': [], 'seconds': 0}, 6)
+  with pytest.raises(UserError, match='written by another version of fed_avg'):
+    train(_flags(path, rounds=9))
+
+
+@pytest.mark.parametrize('at_call', [1, 2, 3])
+def test_an_interrupt_during_evaluation_saves_the_last_completed_round(
+  reference, train, tmp_path, monkeypatch, at_call
+):
+  path = tmp_path / 'a'
+  calls = []
+  evaluate = evaluation.Evaluator.__call__
+
+  def interrupted(self, weights, rows):
+    calls.append(1)
+    if len(calls) == at_call:
+      raise KeyboardInterrupt
+    return evaluate(self, weights, rows)
+
+  monkeypatch.setattr(evaluation.Evaluator, '__call__', interrupted)
+  with pytest.raises(KeyboardInterrupt):
+    train(_flags(path, rounds_per_checkpoint=100))
+  monkeypatch.undo()
+  completed = [1, 3, 4][at_call - 1]
+  assert (path / 'checkpoints' / f'round_{completed:08d}.ckpt').exists()
+  train(_flags(path))
+  assert _outcome(path) == _outcome(reference)
+
+
+def test_an_interrupt_between_a_row_and_its_round_does_not_count_the_row(
+  reference, train, tmp_path, monkeypatch
+):
+  path = tmp_path / 'a'
+  add = records.Records.add
+
+  def interrupted(self, row, seconds):
+    add(self, row, seconds)
+    if row['round'] == 4:
+      raise KeyboardInterrupt
+
+  monkeypatch.setattr(records.Records, 'add', interrupted)
+  with pytest.raises(KeyboardInterrupt):
+    train(_flags(path))
+  monkeypatch.undo()
+  train(_flags(path))
+  assert _rounds(path) == [2, 4, 5]
+  assert _outcome(path) == _outcome(reference)
+
+
+class _Killed(BaseException):
+  """Stands for SIGKILL: nothing may be done after it."""
+
+
+def _killed_at(monkeypatch, operation: int) -> list[str]:
+  """Lets the operations on files fail from a certain one on; lists those done."""
+  done: list[str] = []
+
+  def mortal(module, name):
+    original = getattr(module, name)
+
+    def call(*arguments, **options):
+      if len(done) >= operation:
+        raise _Killed
+      done.append(name)
+      return original(*arguments, **options)
+
+    monkeypatch.setattr(module, name, call)
+
+  for name in ('replace', 'rename', 'unlink', 'mkdir'):
+    mortal(os, name)
+  mortal(shutil, 'rmtree')
+  return done
+
+
+def test_killed_between_any_two_operations_on_files_it_ends_as_one_never_killed(
+  reference, train, tmp_path, monkeypatch
+):
+  operation, is_killed = 0, True
+  while is_killed:
+    path = tmp_path / str(operation)
+    with monkeypatch.context() as patch:
+      done = _killed_at(patch, operation)
+      try:
+        train(_flags(path))
+        is_killed = False
+      except _Killed:
+        pass
+    train(_flags(path))
+    assert _outcome(path) == _outcome(reference), done
+    assert not [p for p in path.rglob('.*') if p.name != '.lock'], done
+    operation += 1
+  assert operation > 20
+
+
+def test_a_run_that_diverges_goes_on_and_warns_once(train, tmp_path, caplog):
+  with caplog.at_level(logging.WARNING, 'training_loops'):
+    result = train(
+      _flags(
+        tmp_path / 'a', server_optimizer='sgd', client_learning_rate=1e30, rounds=3
+      )
+    )
+  assert result.is_finished
+  assert caplog.text.count('the loss of every client') == 1
+
+
+def test_evaluation_on_a_subset_sees_so_many_examples(train, tmp_path):
+  result = train(_flags(tmp_path / 'a', max_eval_examples=10, rounds=1))
+  assert (result.rows[0]['eval/accuracy'] * 10) % 1 == pytest.approx(0, abs=1e-5)
+
+
+@pytest.mark.parametrize('algorithm', ['fed_prox', 'server_only'])
+def test_the_other_algorithms_continue_to_the_same_bytes_too(
+  train, tmp_path, algorithm
+):
+  train(_flags(tmp_path / 'a', algorithm))
+  train(_flags(tmp_path / 'b', algorithm, rounds=2))
+  train(_flags(tmp_path / 'b', algorithm))
+  assert _outcome(tmp_path / 'a') == _outcome(tmp_path / 'b')
+
+
+def test_seconds_go_on_counting_when_a_run_is_continued(train, tmp_path):
+  first = train(_flags(tmp_path / 'a', rounds=2))
+  second = train(_flags(tmp_path / 'a', rounds=4))
+  assert second.seconds > first.seconds > 0
