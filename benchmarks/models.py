@@ -41,8 +41,8 @@ def cnn() -> Model:
 
   def logits(weights, x, seed):
     conv_1, bias_1, conv_2, bias_2, dense_1, bias_3, dense_2, bias_4 = weights
-    x = tf.nn.relu(tf.nn.conv2d(x, conv_1, 1, 'VALID') + bias_1)
-    x = tf.nn.relu(tf.nn.conv2d(x, conv_2, 1, 'VALID') + bias_2)
+    x = tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(x, conv_1, 1, 'VALID'), bias_1))
+    x = tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(x, conv_2, 1, 'VALID'), bias_2))
     x = _dropout(tf.nn.max_pool2d(x, 2, 2, 'VALID'), 0.25, seed, 0)
     x = tf.nn.relu(tf.matmul(tf.reshape(x, [-1, 12 * 12 * 64]), dense_1) + bias_3)
     return tf.matmul(_dropout(x, 0.5, seed, 1), dense_2) + bias_4
