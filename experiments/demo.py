@@ -9,7 +9,7 @@ import pathlib
 import shutil
 from typing import Any
 
-from training_loops import progress, results, run, tables, train_flags
+from training_loops import command_line, progress, results, run, tables, train_flags
 
 _OUTPUT_DIR = pathlib.Path('runs') / 'demo'
 _ROUNDS = 100
@@ -60,8 +60,9 @@ def table(runs: dict[str, results.Result]) -> str:
   return tables.markdown(header + ['MB down', 'MB up', 'seconds'], rows)
 
 
-def main() -> None:
+def main(flags: dict[str, Any]) -> None:
   """Runs the comparison."""
+  del flags  # There are none.
   progress.show_on_console()
   print(
     f'Handwritten digits over 50 clients of different habits: {_ROUNDS} rounds of 10 '
@@ -70,17 +71,18 @@ def main() -> None:
   )
   every_run = {
     name: train_flags.configure(
-      output_dir=_OUTPUT_DIR / flags['algorithm'], **_COMMON, **flags
+      output_dir=_OUTPUT_DIR / chosen['algorithm'], **_COMMON, **chosen
     )
-    for name, flags in _RUNS.items()
+    for name, chosen in _RUNS.items()
   }
-  for flags in every_run.values():
-    shutil.rmtree(flags['output_dir'], ignore_errors=True)
+  for run_flags in every_run.values():
+    shutil.rmtree(run_flags['output_dir'], ignore_errors=True)
   runtime = train_flags.create_runtime(every_run['FedAvg'])
   runtime.launch()
   with runtime:
     runs = {
-      name: run.train(flags, runtime=runtime) for name, flags in every_run.items()
+      name: run.train(run_flags, runtime=runtime)
+      for name, run_flags in every_run.items()
     }
 
   from training_loops import plots
@@ -93,4 +95,12 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-  main()
+  command_line.run(
+    command_line.Program(
+      module='experiments.demo',
+      summary='Compares FedAvg, FedProx and server-only training; it takes no flags.',
+      example='',
+      sections=[],
+    ),
+    main,
+  )

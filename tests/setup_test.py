@@ -39,10 +39,13 @@ for name, version in re.findall(r'^([a-z_]+)==([0-9.]+)', wanted, re.M):
 def make(
   *arguments: str, cwd: pathlib.Path = ROOT, **environment: str
 ) -> subprocess.CompletedProcess:
+  # The tests may themselves be run by make, and with other options.
+  of_make = {'MAKEFLAGS', 'MAKELEVEL', 'MAKEOVERRIDES', 'MFLAGS'}
+  inherited = {k: v for k, v in os.environ.items() if k not in of_make}
   return subprocess.run(
     [shutil.which('make') or 'make', *arguments],
     cwd=cwd,
-    env={**os.environ, **environment},
+    env={**inherited, **environment},
     stdin=subprocess.DEVNULL,
     capture_output=True,
     text=True,

@@ -12,7 +12,14 @@ from tff_algorithms import local_loop, structures
 from tff_algorithms.local_training import client_weight
 from tff_algorithms.models import ModelWeights
 from tff_algorithms.oracles import Oracle
-from tff_algorithms.phases import ClientResult, Phase, ServerState, Upload
+from tff_algorithms.phases import (
+  ClientResult,
+  Phase,
+  ServerState,
+  Upload,
+  loss_measurements,
+  round_metrics,
+)
 from tff_algorithms.structures import Structure
 
 _GRADIENT = 'gradient'
@@ -54,12 +61,8 @@ class FullGradient(Phase):
     outcome = local_loop.full_gradient(self.oracle, x, rows, self.batch_size)
     n = tf.cast(local_loop.num_rows(rows), structures.dtype_of(x.trainable))
     upload = Upload(outcome.gradient_sum, client_weight(self.weighting, n))
-    measurements = collections.OrderedDict(
-      loss_sum=outcome.loss_sum,
-      num_seen=outcome.num_seen,
-      metrics=outcome.metrics,
-    )
-    return ClientResult(collections.OrderedDict({_GRADIENT: upload}), measurements)
+    uploads = collections.OrderedDict({_GRADIENT: upload})
+    return ClientResult(uploads, loss_measurements(outcome))
 
   def finish(self, server: ServerState, means: Any) -> ServerState:
     return self.server_step(server, means[_GRADIENT])
@@ -72,11 +75,11 @@ class FullGradient(Phase):
     old: ServerState,
     new: ServerState,
   ) -> collections.OrderedDict:
-    update = structures.subtract(new.weights.trainable, old.weights.trainable)
-    return collections.OrderedDict(
-      loss=measurements['loss_sum'] / measurements['num_seen'],
-      **self.oracle.finalize_metrics(measurements['metrics']),
+    return round_metrics(
+      self.oracle,
+      measurements,
+      old,
+      new,
       num_examples=measurements['num_seen'],
       gradient_norm=structures.global_norm(means[_GRADIENT]),
-      update_norm=structures.global_norm(update),
     )

@@ -13,7 +13,14 @@ from tff_algorithms import checks, local_loop, schedules, structures
 from tff_algorithms.base_optimizers import BaseOptimizer
 from tff_algorithms.models import ModelWeights
 from tff_algorithms.oracles import Oracle
-from tff_algorithms.phases import ClientResult, Phase, ServerState, Upload
+from tff_algorithms.phases import (
+  ClientResult,
+  Phase,
+  ServerState,
+  Upload,
+  loss_measurements,
+  round_metrics,
+)
 from tff_algorithms.structures import Structure
 from tff_algorithms.terms import Client, Term
 
@@ -137,9 +144,7 @@ class LocalTraining(Phase):
         uploads[f'{term.name}_{name}'] = upload
     norm, weight = structures.global_norm(delta), tf.cast(weight, tf.float32)
     measurements = collections.OrderedDict(
-      loss_sum=outcome.loss_sum,
-      num_seen=outcome.num_seen,
-      metrics=outcome.metrics,
+      loss_measurements(outcome),
       num_examples=tf.cast(client.num_examples, tf.float32),
       norm_sum=norm,
       weighted_square_sum=weight * tf.square(norm),
@@ -181,12 +186,12 @@ class LocalTraining(Phase):
     # aggregation is enough; exact where the aggregator is a plain mean.
     mean_square = measurements['weighted_square_sum'] / measurements['weight_sum']
     spread_square = mean_square - tf.square(structures.global_norm(means[_DELTA]))
-    update = structures.subtract(new.weights.trainable, old.weights.trainable)
-    return collections.OrderedDict(
-      loss=measurements['loss_sum'] / measurements['num_seen'],
-      **self.oracle.finalize_metrics(measurements['metrics']),
+    return round_metrics(
+      self.oracle,
+      measurements,
+      old,
+      new,
       num_examples=measurements['num_examples'],
       client_drift=measurements['norm_sum'] / num_clients,
       client_spread=tf.sqrt(tf.maximum(spread_square, 0.0)),
-      update_norm=structures.global_norm(update),
     )

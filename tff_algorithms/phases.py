@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algorithms import local_loop, structures
 from tff_algorithms.models import ModelWeights
+from tff_algorithms.oracles import Oracle
 from tff_algorithms.structures import Structure
 
 
@@ -97,3 +99,26 @@ class Phase(abc.ABC):
       old: The state before the phase.
       new: The state after it.
     """
+
+
+def loss_measurements(outcome: local_loop.Outcome) -> collections.OrderedDict:
+  """What a client measures wherever it evaluates an oracle, for `round_metrics`."""
+  return collections.OrderedDict(
+    loss_sum=outcome.loss_sum, num_seen=outcome.num_seen, metrics=outcome.metrics
+  )
+
+
+def round_metrics(
+  oracle: Oracle, measurements: Any, old: ServerState, new: ServerState, **own: Any
+) -> collections.OrderedDict:
+  """The loss, the oracle's metrics, the norm of the server's step, and a phase's own.
+
+  Where the oracle has a metric of the same name (TFF's baseline models count examples
+  too), it gives way.
+  """
+  loss = measurements['loss_sum'] / measurements['num_seen']
+  update = structures.subtract(new.weights.trainable, old.weights.trainable)
+  metrics = collections.OrderedDict(loss=loss)
+  metrics.update(oracle.finalize_metrics(measurements['metrics']))
+  metrics.update(loss=loss, update_norm=structures.global_norm(update), **own)
+  return metrics

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from absl import flags
 
-from training_loops import help_page, options, runtimes
+from training_loops import help_page, interrupts, options, runtimes
 from training_loops.options import Option, Section, UserError
 
 _HELP_FLAGS = ('help', 'helpshort', 'helpfull')
@@ -33,7 +33,6 @@ class Program:
     example: Flags of a typical use.
     sections: The options, as the help page groups them.
     lists: Flags that print a text and do nothing else: a description and the text.
-    unused: Flags that none of today's choices uses: refused, but known by name.
   """
 
   module: str
@@ -43,7 +42,6 @@ class Program:
   lists: Mapping[str, tuple[str, Callable[[], str]]] = dataclasses.field(
     default_factory=dict
   )
-  unused: Sequence[Option] = ()
 
   @property
   def options(self) -> list[Option]:
@@ -54,14 +52,6 @@ class Program:
   def name(self) -> str:
     """The last part of the module's name."""
     return self.module.rpartition('.')[2]
-
-
-class Interrupted(KeyboardInterrupt):
-  """SIGTERM or SIGINT arrived: what is running stops where it is."""
-
-  def __init__(self, signal_number: int):
-    super().__init__(signal.Signals(signal_number).name)
-    self.exit_code = 128 + signal_number
 
 
 def parse(program: Program, arguments: Sequence[str]) -> dict[str, Any]:
@@ -81,8 +71,7 @@ def parse(program: Program, arguments: Sequence[str]) -> dict[str, Any]:
   for name in (*_HELP_FLAGS, *program.lists):
     flags.DEFINE_boolean(name, False, '', flag_values=flag_values)
   everything = list(options.walk(program.options))
-  known = [*program.unused, *(option for _, option in everything)]
-  for option in {option.name: option for option in known}.values():
+  for option in {option.name: option for _, option in everything}.values():
     flags.DEFINE(option.parser, option.name, None, option.help, flag_values)
   try:
     _, *positional = flag_values([program.name, *arguments])
@@ -107,7 +96,7 @@ def parse(program: Program, arguments: Sequence[str]) -> dict[str, Any]:
 
   given = {
     option.name: flag_values[option.name].value
-    for option in known
+    for _, option in everything
     if flag_values[option.name].present
   }
   values = options.used(program.options, given)
@@ -129,8 +118,7 @@ def run(program: Program, main: Callable[[dict[str, Any]], None]) -> NoReturn:
   disk, a dead worker), one line too. 130, 143: SIGINT, SIGTERM. Anything else that
   is raised is a bug, and shows its stack trace.
   """
-  for signal_number in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(signal_number, _interrupt)
+  interrupts.install()
   # TensorFlow's remarks on this machine are not what the user asked for.
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '1')
   code = 0
@@ -139,7 +127,7 @@ def run(program: Program, main: Callable[[dict[str, Any]], None]) -> NoReturn:
     sys.stdout.flush()
   except UserError as error:
     code = _fail(program, 2, error)
-  except Interrupted as error:
+  except interrupts.Interrupted as error:
     code = error.exit_code
   except BrokenPipeError:  # `train | head`: as if killed by SIGPIPE.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -152,11 +140,3 @@ def run(program: Program, main: Callable[[dict[str, Any]], None]) -> NoReturn:
 def _fail(program: Program, code: int, error: Exception) -> int:
   print(f'{program.name}: error: {error}', file=sys.stderr)
   return code
-
-
-def _interrupt(signal_number, frame):
-  del frame
-  # A second signal ends the program at once; every file is whole at any instant.
-  for each in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(each, signal.SIG_DFL)
-  raise Interrupted(signal_number)

@@ -40,7 +40,8 @@ def write_saved_model(
   module.predict = predict
   temporary = path.with_name(f'.{path.name}.new')
   shutil.rmtree(temporary, ignore_errors=True)
-  tf.saved_model.save(module, str(temporary))
+  with files.written_by_tensorflow():
+    tf.saved_model.save(module, str(temporary))
   # A directory cannot be replaced in one step: without one for an instant is the
   # worst that can be seen, and the run counts as finished only afterwards.
   shutil.rmtree(path, ignore_errors=True)

@@ -28,8 +28,10 @@ def replacing(path: pathlib.Path, *, durable: bool = True) -> Iterator[IO[bytes]
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
-  except BaseException:
+  except BaseException as error:
     temporary.unlink(missing_ok=True)
+    if isinstance(error, OSError) and error.filename is None:
+      error.filename = str(path)  # A full disk does not say whose.
     raise
   if durable:
     sync_directory(path.parent)
@@ -53,6 +55,18 @@ def write_bytes(path: pathlib.Path, content: bytes, *, durable: bool = True) -> 
 def write_json(path: pathlib.Path, content: Any) -> None:
   """Replaces a file's content by a readable JSON text."""
   write_bytes(path, (json.dumps(content, indent=2) + '\n').encode())
+
+
+@contextlib.contextmanager
+def written_by_tensorflow() -> Iterator[None]:
+  """Turns TensorFlow's errors into the OSErrors that they are where it writes files."""
+  import tensorflow as tf
+
+  try:
+    yield
+  except tf.errors.OpError as error:
+    # Before the braces' end stands the operation, after the first line more of it.
+    raise OSError(error.message.splitlines()[0].rpartition('}} ')[2]) from error
 
 
 def remove_leftovers(directory: pathlib.Path) -> None:

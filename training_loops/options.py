@@ -176,13 +176,11 @@ def refusal(options: Sequence[Option], name: str, values: Mapping[str, Any]) -> 
   """Says why the option of that name is not among the values that are used.
 
   Args:
-    options: The tree.
+    options: The tree; the name is on one of its branches.
     name: The option that was set and is not used.
     values: The values that are used.
   """
   branches = [branch for branch, option in walk(options) if option.name == name]
-  if not branches:
-    return f'--{name} is not used by any choice of the other flags.'
 
   def taken(branch):  # How many of the branch's choices were made that way.
     made = [values.get(choice_name) == value for choice_name, value in branch]

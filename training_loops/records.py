@@ -89,14 +89,15 @@ class Records:
 
   def close(self) -> None:
     """Flushes the events."""
-    self._events.close()
+    with files.written_by_tensorflow():
+      self._events.close()
 
   def _write_event(self, row: Row) -> None:
-    with self._events.as_default(step=row['round']):
+    with files.written_by_tensorflow(), self._events.as_default(step=row['round']):
       for name, value in row.items():
         if name != 'round':
           tf.summary.scalar(name, value)
-    self._events.flush()
+      self._events.flush()
 
   def _write_files(self) -> None:
     for name, rows in (('metrics.csv', self.rows), ('timing.csv', self.timing)):

@@ -12,9 +12,6 @@ from training_loops.options import REQUIRED, Option, Section, choice, integer, p
 
 # How each option of some task is given as a flag, by name; the default is the task's.
 _TASK_FLAGS: dict[str, Callable[[Any], Option]] = {
-  'data_dir': lambda default: path(
-    'data_dir', default, 'Where downloaded data are kept.'
-  ),
   'num_clients': lambda default: integer(
     'num_clients', default, 'Clients that the data are split over.'
   ),
@@ -117,11 +114,6 @@ PROGRAM = command_line.Program(
       lambda: _listed(algorithms.descriptions()),
     ),
   },
-  unused=[
-    flag(None)
-    for name, flag in _TASK_FLAGS.items()
-    if not any(name in tasks.options(task) for task in tasks.names())
-  ],
 )
 
 

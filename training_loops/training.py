@@ -15,6 +15,7 @@ from training_loops import (
   evaluation,
   exports,
   files,
+  interrupts,
   plots,
   progress,
   records,
@@ -138,11 +139,12 @@ class _Training:
     """Does the rounds that are left, then writes the model."""
     rounds = self._flags['rounds']
     try:
-      done = self._completed[0]
-      with progress.Progress(rounds, done, self._flags['algorithm']) as shown:
-        for round_num in range(done + 1, rounds + 1):
-          self._run_round(round_num, shown)
-      self._finish()
+      with interrupts.raised():
+        done = self._completed[0]
+        with progress.Progress(rounds, done, self._flags['algorithm']) as shown:
+          for round_num in range(done + 1, rounds + 1):
+            self._run_round(round_num, shown)
+        self._finish()
     except KeyboardInterrupt:
       if self._completed[0] > self._saved_round:
         self._save()

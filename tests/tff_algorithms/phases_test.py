@@ -1,9 +1,11 @@
 """A round of two phases: Mime with SGD and this round's c, from the core's parts."""
 
+import collections
 import dataclasses
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.tff_algorithms import problems
@@ -135,3 +137,47 @@ def test_the_round_is_counted_once():
   state = learning_process.initialize()
   clients = [problems.dataset(rows) for rows in _COHORTS[0]]
   assert learning_process.next(state, clients).state.server.round_num == 1
+
+
+def test_phase_by_phase_is_next_to_the_last_bit():
+  learning_process = _mime(
+    problems.mlp().model, client_learning_rate=0.3, batch_size=2, epochs=2
+  )
+  state = learning_process.initialize()
+  clients = [problems.dataset(rows) for rows in _COHORTS[0]]
+  expected = learning_process.next(state, clients).state
+  for phase in learning_process.phases:
+    state = phase(state, clients).state
+  for a, b in zip(tf.nest.flatten(state), tf.nest.flatten(expected), strict=True):
+    np.testing.assert_array_equal(a, b)
+
+
+def test_each_phase_compiles_to_map_reduce_form_where_two_in_one_do_not():
+  learning_process = _mime(
+    problems.mlp().model, client_learning_rate=0.3, batch_size=4, epochs=1
+  )
+  compile_form = tff.backends.mapreduce.get_map_reduce_form_for_computation
+  for phase in learning_process.phases:
+    assert isinstance(compile_form(phase), tff.backends.mapreduce.MapReduceForm)
+  with pytest.raises(ValueError, match='broadcast dependent on aggregate'):
+    compile_form(learning_process.next)
+
+
+def test_a_models_metric_gives_way_to_ours_of_the_same_name():
+  problem = problems.logistic()
+  counting = dataclasses.replace(
+    problem.model,
+    metrics=lambda y, outputs: collections.OrderedDict(n=tf.constant(-1.0)),
+    finalize_metrics=lambda sums: collections.OrderedDict(
+      num_examples=sums['n'], loss=sums['n'], other=sums['n']
+    ),
+  )
+  cohort = [problems.classification_rows(4), problems.classification_rows(3)]
+  for process_ in (
+    build_fed_avg(counting, client_learning_rate=0.1, batch_size=4),
+    build_server_only(counting, optimizer=tff.learning.optimizers.build_sgdm(0.1)),
+  ):
+    _, (metrics,) = problems.run(process_, [cohort])
+    assert metrics['num_examples'] == 7
+    assert metrics['loss'] > 0
+    assert metrics['other'] < 0

@@ -38,7 +38,7 @@ def test_a_full_disk_leaves_the_old_file_and_is_named(tmp_path, monkeypatch):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
   monkeypatch.setattr(os, 'fsync', full)
-  with pytest.raises(OSError, match='No space left'):
+  with pytest.raises(OSError, match=f"No space left on device: '{path}'"):
     files.write_bytes(path, b'new')
   assert path.read_text() == 'old'
   assert os.listdir(tmp_path) == ['a']
@@ -58,6 +58,16 @@ def test_a_durable_file_is_synced_before_it_is_renamed_and_its_directory_after(
   calls.clear()
   files.write_bytes(tmp_path / 'a', b'x', durable=False)
   assert calls == ['replace']
+
+
+def test_a_file_that_tensorflow_cannot_write_is_an_os_error():
+  import tensorflow as tf  # Here, as the other tests need not wait for it.
+
+  with (
+    pytest.raises(OSError, match=r'^/proc/no; No such file or directory'),
+    files.written_by_tensorflow(),
+  ):
+    tf.io.write_file('/proc/no/file', 'x')
 
 
 def test_leftovers_of_a_killed_program_are_removed_and_nothing_else(tmp_path):

@@ -74,12 +74,6 @@ def test_a_refusal_names_the_nearest_choice_that_uses_the_option(values, message
   assert options.refusal(_TREE, 'beta', values) == message
 
 
-def test_an_option_that_no_branch_has_is_refused_too():
-  assert options.refusal(_TREE, 'new', {'algorithm': 'plain'}) == (
-    '--new is not used by any choice of the other flags.'
-  )
-
-
 @pytest.mark.parametrize(
   ('option', 'text', 'value'),
   [

@@ -1,0 +1,181 @@
+"""One trip from the server to the clients and back, with its guards.
+
+Guards stand twice. On the client, before anything is aggregated: a NaN or an infinity
+in its rows or its uploads makes every upload zero with weight zero. At the server,
+after the phase: if no client was kept, or the new state is not finite, everything
+stays as it was but the number of the round.
+"""
+
+import collections
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algorithms import local_loop, structures
+from tff_algorithms.client_inputs import ClientInput
+from tff_algorithms.phases import Phase
+
+_MEASUREMENTS = 'measurements'
+
+
+class _Counted(NamedTuple):
+  """The clients' measurements and how many clients there were."""
+
+  num_present: tf.Tensor
+  num_kept: tf.Tensor
+  num_left_out: tf.Tensor
+  measurements: collections.OrderedDict
+
+
+class _Aggregates(NamedTuple):
+  """What an aggregator returned: its new state, the result, what it measured."""
+
+  states: collections.OrderedDict
+  results: collections.OrderedDict
+  measurements: collections.OrderedDict
+
+
+class RoundTrip:
+  """The federated computation around one phase: broadcast, map, aggregate."""
+
+  def __init__(
+    self,
+    phase: Phase,
+    server_type: tff.Type,
+    client_input: ClientInput,
+    metrics_aggregator: tff.aggregators.UnweightedAggregationFactory | None,
+    is_last: bool,
+  ):
+    """Traces the phase.
+
+    Args:
+      phase: The phase.
+      server_type: The type of the `ServerState`.
+      client_input: What the clients' argument is.
+      metrics_aggregator: Sums the clients' measurements, in the clear if None.
+      is_last: Whether the round ends here, and is to be counted.
+    """
+    # In this order: each type follows from those before it.
+    self._phase = phase
+    self._is_last = is_last
+    self._message = tff.tensorflow.computation(phase.message, server_type)
+    message_type = self._message.type_signature.result
+    self._client = tff.tensorflow.computation(
+      _guarded_work(phase, client_input), message_type, client_input.type
+    )
+    uploads_type, counted_type = self._client.type_signature.result
+    self._aggregators = collections.OrderedDict(
+      (name, _create(phase.aggregators[name], upload_type))
+      for name, upload_type in tff.structure.iter_elements(uploads_type)
+    )
+    factory = metrics_aggregator or tff.aggregators.SumFactory()
+    self._sum = factory.create(counted_type)
+    self._bytes = collections.OrderedDict(
+      bytes_down=structures.size_in_bytes(message_type),
+      bytes_up=sum(
+        structures.size_in_bytes(upload.value)
+        + (structures.size_in_bytes(upload.weight) if aggregator.is_weighted else 0)
+        for upload, aggregator in zip(
+          uploads_type, self._aggregators.values(), strict=True
+        )
+      ),
+    )
+
+  def initialize_aggregators(self) -> Any:
+    """The first states of the aggregators, @SERVER."""
+    states = collections.OrderedDict(
+      (name, aggregator.initialize()) for name, aggregator in self._aggregators.items()
+    )
+    states[_MEASUREMENTS] = self._sum.initialize()
+    return tff.federated_zip(states)
+
+  def run(self, server: Any, aggregator_states: Any, clients: Any) -> tuple:
+    """(server, aggregators @SERVER, clients) -> (server, aggregators, metrics)."""
+    message = tff.federated_broadcast(tff.federated_map(self._message, server))
+    results = tff.federated_map(self._client, (message, clients))
+    outputs = collections.OrderedDict()
+    for name, aggregator in self._aggregators.items():
+      upload = results[0][name]
+      weight = (upload.weight,) if aggregator.is_weighted else ()
+      outputs[name] = aggregator.next(aggregator_states[name], upload.value, *weight)
+    counted = self._sum.next(aggregator_states[_MEASUREMENTS], results[1])
+    aggregates = _Aggregates(
+      states=collections.OrderedDict(
+        [(name, output.state) for name, output in outputs.items()]
+        + [(_MEASUREMENTS, counted.state)]
+      ),
+      results=collections.OrderedDict(
+        (name, output.result) for name, output in outputs.items()
+      ),
+      measurements=collections.OrderedDict(
+        (name, output.measurements) for name, output in outputs.items()
+      ),
+    )
+    arguments = tff.federated_zip(
+      (server, aggregator_states, aggregates, counted.result)
+    )
+    finish = tff.tensorflow.computation(
+      self._guarded_finish, *arguments.type_signature.member
+    )
+    finished = tff.federated_map(finish, arguments)
+    return finished[0], finished[1], finished[2]
+
+  def _guarded_finish(self, server, aggregator_states, aggregates, counted):
+    """The server's side of the phase, and its metrics."""
+    an_error = tf.debugging.assert_greater(
+      counted.num_present,
+      0.5,
+      message='Empty cohort: a round needs at least one client, found none.',
+    )
+    with tf.control_dependencies([an_error]):
+      num_kept = tf.identity(counted.num_kept)
+    new_server = self._phase.finish(server, aggregates.results)
+    # A secure sum of floats is quantised: half a client stands for none.
+    usable = (num_kept > 0.5) & structures.all_finite(new_server)
+    new_server, new_states = structures.select(
+      usable, (new_server, aggregates.states), (server, aggregator_states)
+    )
+    if self._is_last:
+      new_server = new_server._replace(round_num=server.round_num + 1)
+    metrics = self._phase.metrics(
+      counted.measurements, num_kept, aggregates.results, server, new_server
+    )
+    metrics.update(
+      num_clients=num_kept,
+      num_clients_left_out=counted.num_left_out,
+      **{name: tf.constant(size, tf.int64) for name, size in self._bytes.items()},
+    )
+    return (
+      new_server,
+      new_states,
+      collections.OrderedDict(train=metrics, aggregator=aggregates.measurements),
+    )
+
+
+def _guarded_work(phase: Phase, client_input: ClientInput) -> Callable:
+  """A client's work, with what is not finite taken out."""
+
+  def work(message, value):
+    key, rows = client_input.load(value)
+    result = phase.work(message, key, rows)
+    has_examples = local_loop.num_rows(rows) > 0
+    finite = structures.all_finite((rows, result.uploads, result.measurements))
+    kept = has_examples & finite
+    result = structures.select(kept, result, structures.zeros_like(result))
+    counted = _Counted(
+      num_present=tf.ones([]),
+      num_kept=tf.cast(kept, tf.float32),
+      num_left_out=tf.cast(has_examples & ~finite, tf.float32),
+      measurements=result.measurements,
+    )
+    return result.uploads, counted
+
+  return work
+
+
+def _create(factory: Any, upload_type: Any) -> Any:
+  if isinstance(factory, tff.aggregators.UnweightedAggregationFactory):
+    return factory.create(upload_type.value)
+  return factory.create(upload_type.value, upload_type.weight)

@@ -1,0 +1,74 @@
+"""SIGTERM and Ctrl-C: where there is something to save, an exception; else the end.
+
+An exception raised by a signal handler can get lost: Python drops it in finalizers and
+callbacks of the garbage collector, libraries catch it while they are being imported.
+So it is raised again until somebody has taken notice, and outside of the blocks that
+ask for it there is none: the program ends at once, which harms no file.
+"""
+
+from collections.abc import Iterator
+import contextlib
+import os
+import signal
+import sys
+from types import FrameType
+
+_AGAIN_AFTER_SECONDS = 1.0
+
+# Whether signals are raised now, and the one that has been.
+_are_raised = False
+_pending: int | None = None
+
+
+class Interrupted(KeyboardInterrupt):
+  """A signal arrived: what is running stops where it is."""
+
+  def __init__(self, signal_number: int):
+    super().__init__(signal.Signals(signal_number).name)
+    self.exit_code = 128 + signal_number
+
+
+def install() -> None:
+  """Makes SIGTERM and SIGINT end this program, with 143 and 130.
+
+  Within `raised` they raise `Interrupted`; a second one there ends it at once.
+  """
+  for signal_number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(signal_number, _handle)
+  signal.signal(signal.SIGALRM, _raise_again)
+  default_hook = sys.unraisablehook
+
+  def hook(dropped: 'sys.UnraisableHookArgs') -> None:
+    if not isinstance(dropped.exc_value, Interrupted):
+      default_hook(dropped)
+
+  sys.unraisablehook = hook
+
+
+@contextlib.contextmanager
+def raised() -> Iterator[None]:
+  """Raises `Interrupted` in this block, if `install` was called and a signal comes."""
+  global _are_raised
+  _are_raised = True
+  try:
+    yield
+  finally:
+    _are_raised = False
+    if _pending is not None:
+      signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _handle(signal_number: int, frame: FrameType | None) -> None:
+  del frame
+  global _pending
+  if not _are_raised or _pending is not None:
+    os._exit(128 + signal_number)
+  _pending = signal_number
+  signal.setitimer(signal.ITIMER_REAL, _AGAIN_AFTER_SECONDS, _AGAIN_AFTER_SECONDS)
+  raise Interrupted(signal_number)
+
+
+def _raise_again(signal_number: int, frame: FrameType | None) -> None:
+  del signal_number, frame
+  if _are_raised and _pending is not None:
+    raise Interrupted(_pending)
