@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 
 from tff_algorithms.client_inputs import ClientInput
 from tff_algorithms.phases import Phase, ServerState
+from tff_algorithms.round_trip import RoundTrip
 
 
 class State(NamedTuple):
@@ -75,10 +76,8 @@ def build_learning_process(
   server_init = tff.tensorflow.computation(initial_state)
   server_type = server_init.type_signature.result
   trips = [
-    _Trip(
-      phase, server_type, client_input, metrics_aggregator, is_last=i == len(phases)
-    )
-    for i, phase in enumerate(phases, start=1)
+    RoundTrip(phase, server_type, client_input, metrics_aggregator, phase is phases[-1])
+    for phase in phases
   ]
 
   @tff.federated_computation
