@@ -62,7 +62,7 @@ def optimizer_step(
           f'A schedule needs an optimizer with a {_LEARNING_RATE!r} hyperparameter, '
           f'{type(optimizer).__name__} has none.'
         )
-      rate = hparams[_LEARNING_RATE]
+      rate = tf.convert_to_tensor(hparams[_LEARNING_RATE])
       now = collections.OrderedDict(hparams)
       now[_LEARNING_RATE] = rate * tf.cast(schedule(server.round_num), rate.dtype)
       state = optimizer.set_hparams(state, now)

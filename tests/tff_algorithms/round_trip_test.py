@@ -1,0 +1,224 @@
+"""The trip around a phase: guards, randomness, bytes, aggregators."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tests.tff_algorithms import algorithms, problems
+
+pytestmark = [pytest.mark.usefixtures('runtime'), pytest.mark.slow]
+
+# Guards.
+
+
+@algorithms.every_algorithm
+@pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
+def test_a_client_with_bad_data_leaves_the_others_as_if_it_were_not_there(build, value):
+  learning_process = build()
+  state = learning_process.initialize()
+  with_it = algorithms.next_round(
+    learning_process, state, [*algorithms.COHORT, algorithms.poisoned(value)]
+  )
+  without = algorithms.next_round(learning_process, state, algorithms.COHORT)
+  algorithms.assert_states_close(with_it.state, without.state, rtol=1e-6)
+  train = with_it.metrics['client_work']['train']
+  assert train['num_clients'] == 3
+  assert train['num_clients_left_out'] == 1
+  assert np.isfinite(train['loss'])
+
+
+def test_a_client_whose_update_overflows_is_left_out():
+  learning_process = algorithms.fed_avg(epochs=3)
+  huge = problems.classification_rows(4, seed=5)
+  huge['x'] *= 1e37
+  output = algorithms.next_round(
+    learning_process, learning_process.initialize(), [*algorithms.COHORT, huge]
+  )
+  assert output.metrics['client_work']['train']['num_clients_left_out'] == 1
+  assert np.isfinite(output.state.server.weights.trainable['kernel']).all()
+
+
+def test_a_client_with_a_label_out_of_range_is_left_out():
+  wrong = problems.classification_rows(4, seed=5)
+  wrong['y'][2] = 17
+  learning_process = algorithms.fed_avg()
+  output = algorithms.next_round(
+    learning_process, learning_process.initialize(), [*algorithms.COHORT, wrong]
+  )
+  assert output.metrics['client_work']['train']['num_clients_left_out'] == 1
+
+
+@algorithms.every_algorithm
+def test_a_round_without_a_usable_client_changes_nothing_but_its_number(build):
+  arguments = dict(
+    aggregator=tff.learning.robust_aggregator(zeroing=True, clipping=True)
+  )
+  learning_process = build(**arguments)
+  state = algorithms.next_round(
+    learning_process, learning_process.initialize(), algorithms.COHORT
+  ).state
+  output = algorithms.next_round(
+    learning_process,
+    state,
+    [algorithms.poisoned(np.nan), problems.classification_rows(0)],
+  )
+  expected = state._replace(server=state.server._replace(round_num=2))
+  algorithms.assert_states_close(output.state, expected, rtol=0)
+  train = output.metrics['client_work']['train']
+  assert (train['num_clients'], train['num_clients_left_out']) == (0, 1)
+  assert train['update_norm'] == 0
+
+
+def test_goes_on_learning_after_a_poisoned_round():
+  learning_process = algorithms.fed_avg(
+    server_optimizer=tff.learning.optimizers.build_adam(0.1)
+  )
+  state = learning_process.initialize()
+  losses = []
+  for t in range(12):
+    cohort = (
+      [algorithms.poisoned(np.nan)]
+      if t % 3 == 1
+      else [*algorithms.COHORT, algorithms.poisoned(np.inf)]
+    )
+    output = algorithms.next_round(learning_process, state, cohort)
+    state = output.state
+    losses.append(output.metrics['client_work']['train']['loss'])
+  assert losses[-1] < losses[0]
+
+
+@algorithms.every_algorithm
+def test_a_client_without_examples_counts_for_nothing(build):
+  learning_process = build(weighting='uniform')
+  state = learning_process.initialize()
+  with_it = algorithms.next_round(
+    learning_process,
+    state,
+    [
+      *algorithms.COHORT,
+      problems.classification_rows(0),
+      problems.classification_rows(0),
+    ],
+  )
+  without = algorithms.next_round(learning_process, state, algorithms.COHORT)
+  algorithms.assert_states_close(with_it.state, without.state, rtol=1e-6)
+  train = with_it.metrics['client_work']['train']
+  assert (train['num_clients'], train['num_clients_left_out']) == (3, 0)
+
+
+@algorithms.every_algorithm
+def test_an_empty_cohort_is_a_clear_error(build):
+  learning_process = build()
+  with pytest.raises(Exception, match='Empty cohort'):
+    learning_process.next(learning_process.initialize(), [])
+
+
+# Randomness.
+
+
+def test_the_same_seed_gives_the_same_numbers_and_another_seed_others():
+  def final(seed):
+    learning_process = algorithms.fed_avg(epochs=2, seed=seed)
+    weights, _ = problems.run(learning_process, [algorithms.COHORT] * 2)
+    return weights[-1]['kernel']
+
+  np.testing.assert_array_equal(final(1), final(1))
+  assert np.abs(final(1) - final(2)).max() > 1e-6
+
+
+def test_a_client_is_shuffled_alike_wherever_it_stands_in_the_cohort():
+  learning_process = algorithms.fed_avg(epochs=2)
+  state = learning_process.initialize()
+  one = algorithms.next_round(
+    learning_process, state, algorithms.COHORT
+  ).state.server.weights.trainable
+  other = algorithms.next_round(
+    learning_process, state, algorithms.COHORT[::-1]
+  ).state.server.weights.trainable
+  problems.assert_close(one, other, 1e-6)
+
+
+# Metrics.
+
+
+def test_bytes_are_those_of_the_weights_and_what_goes_with_them():
+  _, metrics = problems.run(algorithms.fed_avg(), [algorithms.COHORT])
+  weights = 4 * (5 * 3 + 3)
+  # Down: the round's number and the learning rate; up: the client's weight.
+  assert metrics[0]['bytes_down'] == weights + 4 + 4
+  assert metrics[0]['bytes_up'] == weights + 4
+  unweighted = algorithms.fed_avg(
+    aggregator=tff.aggregators.UnweightedMeanFactory(), weighting='uniform'
+  )
+  _, metrics = problems.run(unweighted, [algorithms.COHORT])
+  assert metrics[0]['bytes_up'] == weights
+
+
+# Aggregators.
+
+_UNIT = dict(clipping=True, zeroing=True)
+_AGGREGATORS = {
+  'robust': (tff.learning.robust_aggregator(**_UNIT), 'examples'),
+  'compression': (tff.learning.compression_aggregator(), 'examples'),
+  'dp': (
+    tff.learning.dp_aggregator(noise_multiplier=1e-3, clients_per_round=3),
+    'uniform',
+  ),
+  'clipped_mean': (
+    tff.aggregators.clipping_factory(1e-3, tff.aggregators.MeanFactory()),
+    'examples',
+  ),
+}
+
+
+@algorithms.every_algorithm
+@pytest.mark.parametrize('name', _AGGREGATORS)
+def test_trains_with_tffs_aggregators(build, name):
+  aggregator, weighting = _AGGREGATORS[name]
+  learning_process = build(aggregator=aggregator, weighting=weighting)
+  state = learning_process.initialize()
+  output = algorithms.next_round(
+    learning_process, state, [*algorithms.COHORT, algorithms.poisoned(np.nan)]
+  )
+  weights = output.state.server.weights.trainable
+  assert np.isfinite(weights['kernel']).all()
+  assert not np.array_equal(weights['kernel'], state.server.weights.trainable['kernel'])
+
+
+def test_a_clipping_aggregator_bounds_the_update():
+  learning_process = algorithms.fed_avg(aggregator=_AGGREGATORS['clipped_mean'][0])
+  _, metrics = problems.run(learning_process, [algorithms.COHORT[:1]])
+  assert metrics[0]['client_drift'] > 2e-3
+  np.testing.assert_allclose(metrics[0]['update_norm'], 1e-3, rtol=1e-2)
+
+
+@algorithms.every_algorithm
+def test_every_aggregation_can_be_secure(build):
+  secure = tff.aggregators.SecureSumFactory(1e3, -1e3)
+  learning_process = build(
+    aggregator=tff.learning.secure_aggregator(**_UNIT),
+    metrics_aggregator=secure,
+  )
+  tff.test.assert_contains_secure_aggregation(learning_process.next)
+  tff.test.assert_not_contains_unsecure_aggregation(learning_process.next)
+
+
+def test_metrics_are_summed_in_the_clear_unless_told_otherwise():
+  learning_process = algorithms.fed_avg(
+    aggregator=tff.learning.secure_aggregator(**_UNIT)
+  )
+  with pytest.raises(AssertionError):
+    tff.test.assert_not_contains_unsecure_aggregation(learning_process.next)
+
+
+def test_what_an_aggregator_measures_is_among_the_metrics():
+  learning_process = algorithms.fed_avg(
+    aggregator=tff.learning.robust_aggregator(**_UNIT)
+  )
+  output = algorithms.next_round(
+    learning_process, learning_process.initialize(), algorithms.COHORT
+  )
+  assert isinstance(output.metrics['aggregator']['delta'], collections.OrderedDict)
+  assert output.metrics['aggregator']['delta']
