@@ -89,9 +89,14 @@ def train(flags: dict[str, Any], directory: run_directory.RunDirectory) -> None:
   process = build_process(flags, task)
   first_state = process.initialize()
   with directory.opened(flags):
-    _write_config(directory, flags)
+    if not directory.config_file.exists():
+      _write_config(directory, flags)  # From now on it is a run.
     with progress.logged_to(directory.log_file):
-      _Training(flags, directory, task, process, first_state).run()
+      training = _Training(flags, directory, task, process, first_state)
+      _write_config(directory, flags)
+      # While it goes on it is not finished, even if it once was with fewer rounds.
+      directory.result_file.unlink(missing_ok=True)
+      training.run()
 
 
 def _write_config(directory: run_directory.RunDirectory, flags: dict[str, Any]) -> None:
@@ -129,11 +134,20 @@ class _Training:
       record = dict(checkpoint.record)
       self._completed = (record['round'], restored(checkpoint, first_state, flags))
       _logger.info('Continuing after round %d.', record['round'])
+      self._check_rounds(record)
       break
     self._saved_round = self._completed[0]
     self._store.remove_after(self._saved_round)
     self._records = records.Records(directory.path, record['rows'], record['timing'])
     self._start = time.monotonic() - record['seconds']
+
+  def _check_rounds(self, record: dict[str, Any]) -> None:
+    rounds, done = self._flags['rounds'], record['round']
+    is_evaluated = bool(record['rows']) and record['rows'][-1]['round'] == done
+    if done > rounds or (done == rounds and not is_evaluated):
+      raise UserError(
+        f'--rounds={rounds} is too few: {self._directory.path} has done {done} already.'
+      )
 
   def run(self) -> None:
     """Does the rounds that are left, then writes the model."""

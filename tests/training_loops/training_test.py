@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from training_loops import checkpoints, evaluation, records, run, train_flags, training
+from training_loops import (
+  checkpoints,
+  evaluation,
+  records,
+  results,
+  run,
+  train_flags,
+  training,
+)
 from training_loops.options import UserError
 
 pytestmark = pytest.mark.slow
@@ -140,6 +148,35 @@ def test_a_finished_run_can_be_given_more_rounds(reference, train, tmp_path):
   assert [row['round'] for row in result.rows] == [2, 4, 5]
   assert _outcome(path) == _outcome(reference)
   assert json.loads((path / 'config.json').read_text())['flags']['rounds'] == 5
+
+
+def test_a_run_that_is_given_more_rounds_is_not_finished_until_they_are_done(
+  train, tmp_path, monkeypatch
+):
+  path = tmp_path / 'a'
+  assert train(_flags(path, rounds=2)).is_finished
+  monkeypatch.setattr(training.plots, 'write_curves', _raise_interrupt)
+  with pytest.raises(KeyboardInterrupt):
+    train(_flags(path, rounds=4))
+  assert not results.load(path).is_finished
+
+
+def _raise_interrupt(*arguments):
+  raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize('rounds', [1, 3])
+def test_fewer_rounds_than_are_done_are_refused_and_the_run_is_left_alone(
+  train, tmp_path, monkeypatch, rounds
+):
+  path = tmp_path / 'a'
+  with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    patch.setattr(evaluation.Evaluator, '__call__', _raise_interrupt)
+    train(_flags(path, rounds_per_eval=4))  # Saves round 3, which has no row.
+  before = (path / 'config.json').read_bytes()
+  with pytest.raises(UserError, match=f'--rounds={rounds} is too few: .* has done 3'):
+    train(_flags(path, rounds_per_eval=4, rounds=rounds))
+  assert (path / 'config.json').read_bytes() == before
 
 
 def test_a_run_with_other_flags_is_refused_and_left_alone(reference, train):
