@@ -68,7 +68,7 @@ class _Executor(tff.framework.RemoteExecutor):
     if not isinstance(value, tff.framework.ConcreteComputation):
       return await super().create_value(value, type_spec)
     if id(value) not in self._kept:
-      if len(self._kept) == _MAX_KEPT_COMPUTATIONS:
+      while len(self._kept) >= _MAX_KEPT_COMPUTATIONS:
         del self._kept[next(iter(self._kept))]
       # Beside its remote copy the computation itself is kept, and thereby its id.
       self._kept[id(value)] = (value, await super().create_value(value, type_spec))
