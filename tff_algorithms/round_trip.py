@@ -7,7 +7,6 @@ stays as it was but the number of the round.
 """
 
 import collections
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -62,8 +61,9 @@ class RoundTrip:
     self._is_last = is_last
     self._message = tff.tensorflow.computation(phase.message, server_type)
     message_type = self._message.type_signature.result
+    self._client_input = client_input
     self._client = tff.tensorflow.computation(
-      _guarded_work(phase, client_input), message_type, client_input.type
+      self._guarded_work, message_type, client_input.type
     )
     uploads_type, counted_type = self._client.type_signature.result
     self._aggregators = collections.OrderedDict(
@@ -122,8 +122,27 @@ class RoundTrip:
     finished = tff.federated_map(finish, arguments)
     return finished[0], finished[1], finished[2]
 
+  def _guarded_work(self, message, value):
+    """A client's side of the phase, with what is not finite taken out."""
+    key, rows = self._client_input.load(value)
+    result = self._phase.work(message, key, rows)
+    has_examples = local_loop.num_rows(rows) > 0
+    finite = structures.all_finite((rows, result.uploads, result.measurements))
+    kept = has_examples & finite
+    result = structures.select(kept, result, structures.zeros_like(result))
+    counted = _Counted(
+      num_present=tf.ones([]),
+      num_kept=tf.cast(kept, tf.float32),
+      num_left_out=tf.cast(has_examples & ~finite, tf.float32),
+      measurements=result.measurements,
+    )
+    self._counted_specs = structures.tensor_specs(counted)  # Known once traced.
+    # As one vector: in TFF's runtime every tensor that travels has its price.
+    return result.uploads, structures.as_vector(counted)
+
   def _guarded_finish(self, server, aggregator_states, aggregates, counted):
     """The server's side of the phase, and its metrics."""
+    counted = structures.from_vector(counted, self._counted_specs)
     an_error = tf.debugging.assert_greater(
       counted.num_present,
       0.5,
@@ -152,27 +171,6 @@ class RoundTrip:
       new_states,
       collections.OrderedDict(train=metrics, aggregator=aggregates.measurements),
     )
-
-
-def _guarded_work(phase: Phase, client_input: ClientInput) -> Callable:
-  """A client's work, with what is not finite taken out."""
-
-  def work(message, value):
-    key, rows = client_input.load(value)
-    result = phase.work(message, key, rows)
-    has_examples = local_loop.num_rows(rows) > 0
-    finite = structures.all_finite((rows, result.uploads, result.measurements))
-    kept = has_examples & finite
-    result = structures.select(kept, result, structures.zeros_like(result))
-    counted = _Counted(
-      num_present=tf.ones([]),
-      num_kept=tf.cast(kept, tf.float32),
-      num_left_out=tf.cast(has_examples & ~finite, tf.float32),
-      measurements=result.measurements,
-    )
-    return result.uploads, counted
-
-  return work
 
 
 def _create(factory: Any, upload_type: Any) -> Any:

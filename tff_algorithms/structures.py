@@ -65,6 +65,23 @@ def tensor_specs(a: Structure) -> Structure:
   return tf.nest.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), a)
 
 
+def as_vector(a: Structure) -> tf.Tensor:
+  """All the numbers of a structure as one float32 vector."""
+  parts = [tf.reshape(tf.cast(t, tf.float32), [-1]) for t in tf.nest.flatten(a)]
+  return tf.concat(parts, axis=0)
+
+
+def from_vector(vector: tf.Tensor, specs: Structure) -> Structure:
+  """The structure of these `tf.TensorSpec`s that `as_vector` made a vector of."""
+  flat_specs = tf.nest.flatten(specs)
+  parts = tf.split(vector, [spec.shape.num_elements() for spec in flat_specs])
+  tensors = [
+    tf.cast(tf.reshape(part, spec.shape), spec.dtype)
+    for part, spec in zip(parts, flat_specs, strict=True)
+  ]
+  return tf.nest.pack_sequence_as(specs, tensors)
+
+
 def size_in_bytes(value_type: tff.Type) -> int:
   """What a value of this type takes on the wire, uncompressed."""
   if isinstance(value_type, tff.TensorType):

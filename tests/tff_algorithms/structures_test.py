@@ -49,6 +49,22 @@ def test_select_takes_one_side_whole_and_nothing_of_the_other():
   assert np.isnan(structures.select(tf.constant(False), _A, nan)['b']).all()
 
 
+def test_a_structure_survives_the_way_through_a_vector():
+  mixed = collections.OrderedDict(
+    w=tf.constant([[1.0, 2.0], [3.0, 4.0]]),
+    n=tf.constant(7, tf.int64),
+    nothing=(),
+    b=(tf.constant([0.5], tf.float64),),
+  )
+  vector = structures.as_vector(mixed)
+  assert (vector.dtype, vector.shape) == (tf.float32, [6])
+  back = structures.from_vector(vector, structures.tensor_specs(mixed))
+  tf.nest.assert_same_structure(back, mixed)
+  for a, b in zip(tf.nest.flatten(back), tf.nest.flatten(mixed), strict=True):
+    assert a.dtype == b.dtype
+    np.testing.assert_array_equal(a, b)
+
+
 def test_bytes_are_those_of_all_tensors():
   value_type = tff.types.to_type(
     collections.OrderedDict(w=(np.float32, [3, 2]), n=np.int64, nothing=())
