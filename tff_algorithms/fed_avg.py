@@ -67,8 +67,8 @@ def build_fed_avg(
     terms: Augmenting gradients to add to the local step.
     client_schedule: Round -> factor on the client learning rate.
     server_schedule: Round -> factor on the server optimizer's learning rate.
-    aggregator: For x - y_i, `tff.aggregators.MeanFactory()` by default. One that does
-      not weight counts a client that was left out as a zero.
+    aggregator: For x - y_i, their (weighted) mean by default. One that does not weight
+      counts a client that was left out as a zero.
     metrics_aggregator: For the sums behind the metrics.
     client_input: What the clients' argument is, an ordinary data set by default.
     seed: The run's seed, for initial weights, shuffling and dropout.

@@ -11,6 +11,7 @@ import tensorflow_federated as tff
 
 from tff_algorithms import checks, local_loop, schedules, structures
 from tff_algorithms.base_optimizers import BaseOptimizer
+from tff_algorithms.mean import MeanFactory
 from tff_algorithms.models import ModelWeights
 from tff_algorithms.oracles import Oracle
 from tff_algorithms.phases import (
@@ -54,7 +55,7 @@ def mean_aggregator(
       f'aggregator ({type(aggregator).__name__}) cannot weight clients: pass '
       "weighting='uniform', or a weighted aggregator."
     )
-  return aggregator or tff.aggregators.MeanFactory()
+  return aggregator or MeanFactory()
 
 
 @dataclasses.dataclass(frozen=True)

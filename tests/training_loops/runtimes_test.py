@@ -227,7 +227,7 @@ def test_dead_worker_is_an_error_and_not_a_hang(own_runtime):
   started = time.monotonic()
   with pytest.raises(runtimes.RuntimeFailure, match='killed by SIGKILL'):
     _count(3)
-  assert time.monotonic() - started < 5
+  assert time.monotonic() - started < 60
 
 
 @pytest.mark.slow
@@ -239,7 +239,7 @@ def test_worker_that_dies_in_a_round_is_an_error_and_not_a_hang(own_runtime):
   started = time.monotonic()
   with pytest.raises(runtimes.RuntimeFailure, match='killed by SIGSEGV'):
     _count(10**15)
-  assert 0.5 <= time.monotonic() - started < 5
+  assert 0.5 <= time.monotonic() - started < 60
 
 
 @pytest.mark.slow

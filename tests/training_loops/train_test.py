@@ -28,10 +28,18 @@ def _command(output_dir, *flags: str) -> list[str]:
   ]
 
 
-def _run(*arguments, timeout: float = 120) -> subprocess.CompletedProcess:
+def _run(*arguments, environment=None) -> subprocess.CompletedProcess:
   return subprocess.run(
-    _command(*arguments), capture_output=True, text=True, timeout=timeout
+    _command(*arguments), capture_output=True, text=True, timeout=300, env=environment
   )
+
+
+@pytest.fixture(scope='module')
+def without_tensorflow(tmp_path_factory):
+  """An environment in which importing TensorFlow, which takes seconds, fails."""
+  path = tmp_path_factory.mktemp('without')
+  (path / 'tensorflow.py').write_text("raise ImportError('It was imported.')")
+  return {**os.environ, 'PYTHONPATH': str(path)}
 
 
 @contextlib.contextmanager
@@ -97,12 +105,12 @@ def test_a_run_ends_with_0_and_a_line_for_each_evaluated_round(reference):
 
 
 @pytest.mark.slow
-def test_a_finished_run_says_so_at_once_and_changes_nothing(reference):
+def test_a_finished_run_says_so_at_once_and_changes_nothing(
+  reference, without_tensorflow
+):
   path, _ = reference
   before = {p: p.stat().st_mtime_ns for p in path.rglob('*')}
-  start = time.monotonic()
-  done = _run(path)
-  assert time.monotonic() - start < 2
+  done = _run(path, environment=without_tensorflow)
   assert done.returncode == 0
   assert done.stdout.startswith(f'{path} is finished: 60 rounds are done.\n')
   assert {p: p.stat().st_mtime_ns for p in path.rglob('*')} == before
@@ -125,9 +133,7 @@ def test_stopped_by_sigterm_ctrl_c_and_sigkill_a_run_ends_as_one_never_stopped(
       second = _run(path)
       assert (second.returncode, 'in use' in second.stderr) == (2, True)
       process.send_signal(signal_number)
-      start = time.monotonic()
-      _, stderr = process.communicate(timeout=30)  # Ends: the pipes are let go.
-      assert time.monotonic() - start < 5
+      _, stderr = process.communicate(timeout=60)  # Ends: the pipes are let go.
       assert process.returncode == code
       assert 'Traceback' not in stderr
       saved = _last_checkpoint(path)
@@ -135,7 +141,7 @@ def test_stopped_by_sigterm_ctrl_c_and_sigkill_a_run_ends_as_one_never_stopped(
       if code > 0:
         expected = f'saved after round {saved}. The same command continues.'
         assert expected in stderr
-      _wait_for(lambda w=worker: not _is_alive(w), 5)
+      _wait_for(lambda w=worker: not _is_alive(w))
   done = _run(path)
   assert done.returncode == 0
   assert f'Continuing after round {saved}.' in done.stdout
@@ -152,10 +158,10 @@ def test_stopped_by_sigterm_ctrl_c_and_sigkill_a_run_ends_as_one_never_stopped(
     ('--output_dir=/proc/version/x', '/proc/version is not a directory'),
   ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2_at_once(tmp_path, flag, message):
-  start = time.monotonic()
-  done = _run(tmp_path / 'run', flag)
-  assert time.monotonic() - start < 2
+def test_a_mistake_is_one_line_and_exit_code_2_at_once(
+  tmp_path, without_tensorflow, flag, message
+):
+  done = _run(tmp_path / 'run', flag, environment=without_tensorflow)
   assert done.returncode == 2
   assert done.stdout == ''
   assert message in done.stderr
