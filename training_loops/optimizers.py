@@ -2,7 +2,7 @@
 
 Rates and constants default to what the federated papers recommend rather than to what
 TFF's optimizers do: Reddi et al. 2021 (beta_2 = 0.99, epsilon = 1e-3), Karimireddy et
-al. 2021 (AdaGrad from 0.1).
+al. 2021 (AdaGrad from 0.1, epsilon = 1e-7).
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,8 +35,8 @@ def _beta_2(prefix: str) -> Option:
   )
 
 
-def _epsilon(prefix: str) -> Option:
-  return number(f'{prefix}_epsilon', 1e-3, 'Keeps the divisor from 0.', above=0)
+def _epsilon(prefix: str, default: float = 1e-3) -> Option:
+  return number(f'{prefix}_epsilon', default, 'Keeps the divisor from 0.', above=0)
 
 
 def _accumulator(prefix: str, default: float) -> Option:
@@ -52,7 +52,7 @@ def _pair_options(prefix: str) -> dict[str, Sequence[Option]]:
     'sgd': (),
     'momentum': (_momentum(prefix),),
     'adam': adam,
-    'adagrad': (_epsilon(prefix), _accumulator(prefix, 0.1)),
+    'adagrad': (_epsilon(prefix, 1e-7), _accumulator(prefix, 0.1)),
   }
 
 
