@@ -41,6 +41,8 @@ def logistic(name: str, seed: int, data_dir: str | None) -> Task:
 def _data(data_dir: str | None) -> tuple[FederatedData, FederatedData]:
   directory = data_dir or os.path.join(os.path.expanduser('~'), '.tff')  # TFF's own.
   path = os.path.join(directory, _FILE)
+  if data_dir and not os.path.isdir(data_dir):
+    raise ValueError(f'--data_dir={data_dir} is not a directory.')
   try:
     # Downloads the file if it is not there.
     tff.simulation.datasets.emnist.load_data(only_digits=False, cache_dir=directory)
@@ -49,7 +51,13 @@ def _data(data_dir: str | None) -> tuple[FederatedData, FederatedData]:
       f'{path} is not there and could not be downloaded ({error}). Name the directory '
       'that has it with --data_dir; --task=digits_logistic needs no download.'
     ) from error
-  return _read(path, 'all_train'), _read(path, 'all_test')
+  try:
+    return _read(path, 'all_train'), _read(path, 'all_test')
+  except (sqlite3.DatabaseError, ValueError, tf.errors.InvalidArgumentError) as error:
+    raise ValueError(
+      f'{path} is not the data base that TFF made ({error}). Remove it to have it '
+      'downloaded again.'
+    ) from error
 
 
 def _read(path: str, split: str) -> FederatedData:

@@ -20,8 +20,8 @@ def dirichlet(
   Args:
     labels: The label of each example, `[num_examples]` integers.
     num_clients: Among how many clients to split, at most the number of examples.
-    alpha: The concentration, positive.
-    seed: Determines the split, on any machine.
+    alpha: The concentration, at least 1e-6.
+    seed: Determines the split, for one version of numpy.
 
   Returns:
     For each client the indices of its examples, ascending.
@@ -32,8 +32,9 @@ def dirichlet(
       f'num_clients must be from 1 to the number of examples, {len(labels)}; '
       f'found {num_clients}.'
     )
-  if not alpha > 0 or not np.isfinite(alpha):
-    raise ValueError(f'alpha must be positive and finite, found {alpha}.')
+  # Below, numpy's sampler may never end.
+  if not alpha >= 1e-6 or not np.isfinite(alpha):
+    raise ValueError(f'alpha must be finite and at least 1e-6, found {alpha}.')
   generator = np.random.Generator(np.random.PCG64(seed))
   clients: list[list[int]] = [[] for _ in range(num_clients)]
   for label in np.unique(labels):

@@ -1,6 +1,7 @@
 """Checks of arguments: each returns its value or names the argument in a ValueError."""
 
 import math
+import numbers
 
 
 def positive(value: float, name: str) -> float:
@@ -26,9 +27,9 @@ def fraction(value: float, name: str) -> float:
 
 def count(value: int, name: str) -> int:
   """A whole number, 1 or above."""
-  if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+  if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
     raise ValueError(f'{name} must be a whole number of at least 1, found {value}.')
-  return value
+  return int(value)
 
 
 def one_of(value: str, choices: tuple[str, ...], name: str) -> str:

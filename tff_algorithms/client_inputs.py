@@ -38,6 +38,12 @@ def from_dataset(batch_spec: Any) -> ClientInput:
   Args:
     batch_spec: The structure of `tf.TensorSpec`s of a batch, the leading axis None.
   """
+  for spec in tf.nest.flatten(batch_spec):
+    if not spec.shape[1:].is_fully_defined():
+      raise ValueError(
+        f'All rows must be of one shape, but the batch has {spec}; pad them, or make '
+        'the input with client_inputs.from_id.'
+      )
 
   def load(dataset):
     # A data set without elements has no single element: one row is added, and dropped.

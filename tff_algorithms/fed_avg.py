@@ -69,7 +69,8 @@ def build_fed_avg(
     server_schedule: Round -> factor on the server optimizer's learning rate.
     aggregator: For x - y_i, their (weighted) mean by default. One that does not weight
       counts a client that was left out as a zero.
-    metrics_aggregator: For the sums behind the metrics.
+    metrics_aggregator: For the sums behind the metrics and the number of clients: a
+      plain or a secure sum.
     client_input: What the clients' argument is, an ordinary data set by default.
     seed: The run's seed, for initial weights, shuffling and dropout.
   """

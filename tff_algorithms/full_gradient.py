@@ -59,8 +59,8 @@ class FullGradient(Phase):
   def work(self, message: Message, key: tf.Tensor, rows: Structure) -> ClientResult:
     x = message.weights
     outcome = local_loop.full_gradient(self.oracle, x, rows, self.batch_size)
-    n = tf.cast(local_loop.num_rows(rows), structures.dtype_of(x.trainable))
-    upload = Upload(outcome.gradient_sum, client_weight(self.weighting, n))
+    n = tf.cast(local_loop.num_rows(rows), structures.weight_dtype(x.trainable))
+    upload = Upload(outcome.gradient, client_weight(self.weighting, n))
     uploads = collections.OrderedDict({_GRADIENT: upload})
     return ClientResult(uploads, loss_measurements(outcome))
 

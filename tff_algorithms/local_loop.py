@@ -41,6 +41,22 @@ class Outcome(NamedTuple):
   metrics: Any
 
 
+class FullGradient(NamedTuple):
+  """What a pass over all rows at one point gave.
+
+  Attributes:
+    gradient: The gradient of the mean loss over the rows, 0 if there are none.
+    num_seen: How many rows there are.
+    loss_sum: The sum of their losses.
+    metrics: The sums of the oracle's metrics over them.
+  """
+
+  gradient: Structure
+  num_seen: tf.Tensor
+  loss_sum: tf.Tensor
+  metrics: Any
+
+
 def num_rows(rows: Structure) -> tf.Tensor:
   """How many examples the rows are."""
   return tf.shape(tf.nest.flatten(rows)[0])[0]
@@ -132,7 +148,7 @@ def full_gradient(
   rows: Structure,
   batch_size: int,
   seed: tf.Tensor | None = None,
-) -> Outcome:
+) -> FullGradient:
   """The gradient of the mean loss over all rows at x, each row counted once.
 
   Args:
@@ -141,10 +157,6 @@ def full_gradient(
     rows: The rows.
     batch_size: How many rows are taken at a time; the result does not depend on it.
     seed: None for inference (no dropout), or what dropout is seeded from.
-
-  Returns:
-    An `Outcome` whose `gradient_sum` is the *mean* gradient over the rows (0 if there
-    are none) and whose weights are those of x.
   """
   n = num_rows(rows)
 
@@ -157,11 +169,11 @@ def full_gradient(
 
   num_steps = _ceil_div(n, batch_size)
   start = (0, structures.zeros_like(x.trainable), _no_sums(oracle, x, rows, False))
-  t, total, sums = tf.while_loop(lambda t, *_: t < num_steps, step, start)
+  _, total, sums = tf.while_loop(lambda t, *_: t < num_steps, step, start)
   mean = tf.nest.map_structure(
     lambda a: tf.math.divide_no_nan(a, tf.cast(n, a.dtype)), total
   )
-  return Outcome(x.trainable, t, mean, *sums[1:])
+  return FullGradient(mean, *sums[1:])
 
 
 def _batch(rows, order, b, batch_size):

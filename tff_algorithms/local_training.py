@@ -35,6 +35,7 @@ class Message(NamedTuple):
   round_num: tf.Tensor
   weights: ModelWeights
   learning_rate: tf.Tensor
+  statistics: Any
   terms: tuple
 
 
@@ -65,8 +66,7 @@ class LocalTraining(Phase):
   Attributes:
     oracle: What gives the gradients.
     server_step: (server, mean of x - y_i) -> server.
-    client_optimizer: The pair (U, V) of the local step, its statistics fresh on every
-      client in every round.
+    client_optimizer: The pair (U, V) of the local step.
     terms: The augmenting gradients.
     batch_size: The rows of a local step.
     epochs: The passes over a client's rows.
@@ -76,6 +76,9 @@ class LocalTraining(Phase):
     schedule: The factor on the client learning rate.
     aggregator: For x - y_i.
     seed: The run's seed.
+    statistics: server -> the s that clients are sent to start from; None for a fresh
+      one on every client in every round.
+    advance: Whether local steps update s by V, on the client and for this round only.
   """
 
   oracle: Oracle
@@ -90,6 +93,13 @@ class LocalTraining(Phase):
   schedule: schedules.Schedule
   aggregator: tff.aggregators.AggregationFactory
   seed: int
+  statistics: Callable[[ServerState], Any] | None = None
+  advance: bool = True
+
+  def __post_init__(self):
+    names = [term.name for term in self.terms]
+    if len(set(names)) < len(names):
+      raise ValueError(f'terms must have names of their own, found {", ".join(names)}.')
 
   @property
   def aggregators(self) -> dict[str, tff.aggregators.AggregationFactory]:
@@ -105,6 +115,7 @@ class LocalTraining(Phase):
       round_num=server.round_num,
       weights=server.weights,
       learning_rate=eta,
+      statistics=self.statistics(server) if self.statistics else (),
       terms=tuple(
         term.message(state, server.weights)
         for term, state in zip(self.terms, server.terms, strict=True)
@@ -112,7 +123,8 @@ class LocalTraining(Phase):
     )
 
   def work(self, message: Message, key: tf.Tensor, rows: Structure) -> ClientResult:
-    x = message.weights
+    x, base = message.weights, self.client_optimizer
+    fresh = base.init(structures.tensor_specs(x.trainable))
     client = self._client(message, key, rows)
     prepared = [
       term.prepare(sent, client)
@@ -129,9 +141,10 @@ class LocalTraining(Phase):
       rate=lambda step: message.learning_rate,
       seed=client.seed,
       shuffle=self.shuffle,
-      base=self.client_optimizer,
-      s=self.client_optimizer.init(structures.tensor_specs(x.trainable)),
-      advance=True,
+      base=base,
+      s=message.statistics if self.statistics else fresh,
+      advance=self.advance,
+      sum_gradients=any(term.needs_gradient_sum for term in self.terms),
       terms=[
         functools.partial(term.value, message=sent, prepared=made)
         for term, sent, made in zip(self.terms, message.terms, prepared, strict=True)
@@ -160,7 +173,9 @@ class LocalTraining(Phase):
     return Client(
       weights=x,
       rows=rows,
-      num_examples=tf.cast(local_loop.num_rows(rows), structures.dtype_of(x.trainable)),
+      num_examples=tf.cast(
+        local_loop.num_rows(rows), structures.weight_dtype(x.trainable)
+      ),
       seed=fold_in(fold_in(run_seed, message.round_num), key),
       full_gradient=lambda seed: local_loop.full_gradient(
         self.oracle, x, rows, self.batch_size, seed

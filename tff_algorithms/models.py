@@ -7,7 +7,7 @@ converter a Keras model) is accepted wherever a `Model` is.
 """
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import dataclasses
 from typing import Any, TypeAlias
 
@@ -78,8 +78,10 @@ def as_model(model: Model | tff.learning.models.FunctionalModel) -> Model:
       model.initialize_metrics_state(), y, batch_output, None
     )
 
+  spec = model.input_spec
   return Model(
-    input_spec=model.input_spec,
+    # A list in a data set's elements would stand for one tensor.
+    input_spec=tuple(spec) if isinstance(spec, list) else spec,
     initialize=initialize,
     predict=predict,
     loss=lambda y, outputs: model.loss(outputs, y),
@@ -120,8 +122,9 @@ def as_functional_model(
     empty = tf.nest.map_structure(
       lambda spec: tf.zeros([0] + spec.shape[1:], spec.dtype), model.input_spec
     )
-    outputs = model.predict(packed(numpy_weights), empty['x'], None)
-    return tf.nest.map_structure(tf.zeros_like, model.metrics(empty['y'], outputs))
+    x, y = x_and_y(empty)
+    outputs = model.predict(packed(numpy_weights), x, None)
+    return tf.nest.map_structure(tf.zeros_like, model.metrics(y, outputs))
 
   @tf.function
   def update_metrics(state, y, batch_output, sample_weight=None):
@@ -141,6 +144,11 @@ def as_functional_model(
     ),
     input_spec=model.input_spec,
   )
+
+
+def x_and_y(batch: Any) -> tuple[Any, Any]:
+  """The inputs and the labels of a batch, or their specs: a mapping or a pair."""
+  return (batch['x'], batch['y']) if isinstance(batch, Mapping) else tuple(batch)
 
 
 def cross_entropy(y: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:

@@ -66,7 +66,7 @@ class ModelLoss(Oracle):
     return self._model.initialize(seed)
 
   def evaluate(self, weights: ModelWeights, batch: Any, seed: Any) -> Evaluation:
-    x, y = (batch['x'], batch['y']) if isinstance(batch, dict) else batch
+    x, y = models.x_and_y(batch)
     with tf.GradientTape() as tape:
       tape.watch(weights.trainable)
       outputs = self._model.predict(weights, x, seed)

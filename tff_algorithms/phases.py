@@ -101,7 +101,9 @@ class Phase(abc.ABC):
     """
 
 
-def loss_measurements(outcome: local_loop.Outcome) -> collections.OrderedDict:
+def loss_measurements(
+  outcome: local_loop.Outcome | local_loop.FullGradient,
+) -> collections.OrderedDict:
   """What a client measures wherever it evaluates an oracle, for `round_metrics`."""
   return collections.OrderedDict(
     loss_sum=outcome.loss_sum, num_seen=outcome.num_seen, metrics=outcome.metrics

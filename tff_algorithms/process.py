@@ -70,14 +70,15 @@ def build_learning_process(
     phases: The phases, in order.
     client_input: What the clients' argument is.
     server_optimizer: The optimizer whose state is `ServerState.optimizer`.
-    metrics_aggregator: Sums the clients' measurements, `tff.aggregators.SumFactory()`
-      by default. A secure sum here and in the phases makes every aggregation secure.
+    metrics_aggregator: Sums the clients' measurements and counts the clients:
+      `tff.aggregators.SumFactory()` by default, or a `SecureSumFactory` whose bounds
+      hold all of them. Secure here and in the phases, every aggregation is.
   """
   server_init = tff.tensorflow.computation(initial_state)
   server_type = server_init.type_signature.result
   trips = [
-    RoundTrip(phase, server_type, client_input, metrics_aggregator, phase is phases[-1])
-    for phase in phases
+    RoundTrip(phase, server_type, client_input, metrics_aggregator, i == len(phases))
+    for i, phase in enumerate(phases, start=1)
   ]
 
   @tff.federated_computation
@@ -160,7 +161,9 @@ def _merge_metrics(phases, metrics):
     for i, (phase, part) in enumerate(zip(phases, parts, strict=True)):
       prefix = '' if i == len(parts) - 1 else f'{type(phase).__name__}_'
       train.update((prefix + name, value) for name, value in part['train'].items())
-      aggregator.update(part['aggregator'])
+      aggregator.update(
+        (prefix + name, value) for name, value in part['aggregator'].items()
+      )
     for name in ('bytes_down', 'bytes_up'):
       train[name] = tf.add_n([part['train'][name] for part in parts])
     return collections.OrderedDict(

@@ -7,6 +7,7 @@ stays as it was but the number of the round.
 """
 
 import collections
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -17,6 +18,7 @@ from tff_algorithms.client_inputs import ClientInput
 from tff_algorithms.phases import Phase
 
 _MEASUREMENTS = 'measurements'
+_SUMS = (tff.aggregators.SumFactory, tff.aggregators.SecureSumFactory)
 
 
 class _Counted(NamedTuple):
@@ -67,10 +69,16 @@ class RoundTrip:
     )
     uploads_type, counted_type = self._client.type_signature.result
     self._aggregators = collections.OrderedDict(
-      (name, _create(phase.aggregators[name], upload_type))
+      (name, _create(name, phase.aggregators, upload_type))
       for name, upload_type in tff.structure.iter_elements(uploads_type)
     )
     factory = metrics_aggregator or tff.aggregators.SumFactory()
+    # The guards count clients with it: noise or a clipped norm would mislead them.
+    if not isinstance(factory, _SUMS):
+      raise ValueError(
+        'metrics_aggregator must be a tff.aggregators.SumFactory or SecureSumFactory, '
+        f'found {type(factory).__name__}.'
+      )
     self._sum = factory.create(counted_type)
     self._bytes = collections.OrderedDict(
       bytes_down=structures.size_in_bytes(message_type),
@@ -152,7 +160,8 @@ class RoundTrip:
       num_kept = tf.identity(counted.num_kept)
     new_server = self._phase.finish(server, aggregates.results)
     # A secure sum of floats is quantised: half a client stands for none.
-    usable = (num_kept > 0.5) & structures.all_finite(new_server)
+    trained = (new_server.weights.trainable, new_server.optimizer, new_server.terms)
+    usable = (num_kept > 0.5) & structures.all_finite(trained)
     new_server, new_states = structures.select(
       usable, (new_server, aggregates.states), (server, aggregator_states)
     )
@@ -173,7 +182,10 @@ class RoundTrip:
     )
 
 
-def _create(factory: Any, upload_type: Any) -> Any:
+def _create(name: str, factories: Mapping[str, Any], upload_type: Any) -> Any:
+  if name not in factories:
+    raise ValueError(f'The upload {name!r} has no aggregator among {list(factories)}.')
+  factory = factories[name]
   if isinstance(factory, tff.aggregators.UnweightedAggregationFactory):
     return factory.create(upload_type.value)
   return factory.create(upload_type.value, upload_type.weight)

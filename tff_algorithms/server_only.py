@@ -47,7 +47,8 @@ def build_server_only(
     weighting: 'examples', or 'uniform' over the clients that have any.
     schedule: Round -> factor on the optimizer's learning rate.
     aggregator: For the gradients, their (weighted) mean by default.
-    metrics_aggregator: For the sums behind the metrics.
+    metrics_aggregator: For the sums behind the metrics and the number of clients: a
+      plain or a secure sum.
     client_input: What the clients' argument is, an ordinary data set by default.
     seed: The run's seed, for the initial weights.
   """

@@ -55,9 +55,10 @@ def select(condition: tf.Tensor, a: Structure, b: Structure) -> Structure:
   return tf.nest.map_structure(lambda s, t: tf.where(condition, s, t), a, b)
 
 
-def dtype_of(a: Structure) -> tf.DType:
-  """The dtype of the structure's first tensor: the precision to compute in."""
-  return tf.nest.flatten(a)[0].dtype
+def weight_dtype(a: Structure) -> tf.DType:
+  """The dtype for clients' weights: the structure's own, but float32 at least."""
+  dtype = tf.nest.flatten(a)[0].dtype
+  return dtype if dtype.size >= 4 else tf.float32
 
 
 def tensor_specs(a: Structure) -> Structure:
@@ -66,7 +67,7 @@ def tensor_specs(a: Structure) -> Structure:
 
 
 def as_vector(a: Structure) -> tf.Tensor:
-  """All the numbers of a structure as one float32 vector."""
+  """All the numbers of a structure as one float32 vector: 7 digits of each."""
   parts = [tf.reshape(tf.cast(t, tf.float32), [-1]) for t in tf.nest.flatten(a)]
   return tf.concat(parts, axis=0)
 
@@ -75,10 +76,11 @@ def from_vector(vector: tf.Tensor, specs: Structure) -> Structure:
   """The structure of these `tf.TensorSpec`s that `as_vector` made a vector of."""
   flat_specs = tf.nest.flatten(specs)
   parts = tf.split(vector, [spec.shape.num_elements() for spec in flat_specs])
-  tensors = [
-    tf.cast(tf.reshape(part, spec.shape), spec.dtype)
-    for part, spec in zip(parts, flat_specs, strict=True)
-  ]
+  tensors = []
+  for part, spec in zip(parts, flat_specs, strict=True):
+    # A count may have come through a quantised sum.
+    part = tf.round(part) if spec.dtype.is_integer else part
+    tensors.append(tf.cast(tf.reshape(part, spec.shape), spec.dtype))
   return tf.nest.pack_sequence_as(specs, tensors)
 
 

@@ -31,7 +31,7 @@ class Client:
     rows: All the client's rows.
     num_examples: How many there are, in the weights' dtype.
     seed: The client's seed in this round.
-    full_gradient: seed or None -> `Evaluation`-like means over all the rows at x.
+    full_gradient: seed or None -> the `local_loop.FullGradient` at x.
   """
 
   weights: ModelWeights
@@ -64,6 +64,9 @@ class Term(abc.ABC):
   @abc.abstractmethod
   def name(self) -> str:
     """A prefix for the names of its uploads; unique within an algorithm."""
+
+  # Whether `uploads` wants `Outcome.gradient_sum`, which the loop adds up on request.
+  needs_gradient_sum: bool = False
 
   @property
   def aggregators(self) -> Mapping[str, tff.aggregators.AggregationFactory]:

@@ -20,14 +20,16 @@ class Evaluator:
     """Initializes the evaluator.
 
     Args:
-      model: A `models.Model`, or a functional model of TFF's.
+      model: A `models.Model`, or a functional model of TFF's that runs eagerly, which
+        those made of Keras models do not.
     """
     self._model = model = models.as_model(model)
 
     @tf.function(reduce_retracing=True)
     def measure(weights, batch):
-      outputs = model.predict(weights, batch['x'], None)
-      return model.loss(batch['y'], outputs), model.metrics(batch['y'], outputs)
+      x, y = models.x_and_y(batch)
+      outputs = model.predict(weights, x, None)
+      return model.loss(y, outputs), model.metrics(y, outputs)
 
     self._measure = measure
 
@@ -53,7 +55,7 @@ class Evaluator:
         sums = chunk_sums
       else:
         sums = tf.nest.map_structure(tf.add, sums, chunk_sums)
-    values = collections.OrderedDict(
-      loss=np.float32(loss / num_rows), **self._model.finalize_metrics(sums)
-    )
+    values: collections.OrderedDict[str, Any] = collections.OrderedDict(loss=None)
+    values.update(self._model.finalize_metrics(sums))
+    values['loss'] = np.float32(loss / num_rows)  # Also where a metric is called so.
     return tf.nest.map_structure(lambda value: np.asarray(value)[()], values)

@@ -33,7 +33,7 @@ def write_saved_model(
   module = tf.Module()
   module.weights = tf.nest.map_structure(tf.Variable, tuple(weights))
 
-  @tf.function(input_signature=[model.input_spec['x']])
+  @tf.function(input_signature=[models.x_and_y(model.input_spec)[0]])
   def predict(x):
     return model.predict(models.ModelWeights(*module.weights), x, None)
 

@@ -17,6 +17,8 @@ from typing import Any
 
 from absl import flags
 
+_MAX_INTEGER = 2**31 - 1
+
 # A default of this kind makes the flag obligatory.
 REQUIRED = object()
 
@@ -95,9 +97,15 @@ class _NameParser(flags.ArgumentParser):
 def integer(
   name: str, default: Any, help_text: str, *, at_least: int = 1, is_free: bool = False
 ) -> Option:
-  """A whole number from `at_least` up."""
+  """A whole number from `at_least` up, that TensorFlow can hold in 32 bits."""
   expected = f'a whole number of at least {at_least}'
-  parser = _Parser(int, lambda value: value >= at_least, 'N', expected)
+
+  def accepts(value):
+    if value > _MAX_INTEGER:
+      raise ValueError(f'expected a whole number of at most {_MAX_INTEGER}')
+    return value >= at_least
+
+  parser = _Parser(int, accepts, 'N', expected)
   return Option(name, default, help_text, parser, is_free=is_free)
 
 

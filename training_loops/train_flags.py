@@ -16,7 +16,7 @@ _TASK_FLAGS: dict[str, Callable[[Any], Option]] = {
     'num_clients', default, 'Clients that the data are split over.'
   ),
   'dirichlet_alpha': lambda default: options.number(
-    'dirichlet_alpha', default, 'Evenness of the labels over clients.', above=0
+    'dirichlet_alpha', default, 'Evenness of the labels over clients.', at_least=1e-6
   ),
   'data_dir': lambda default: path(
     'data_dir', default, "Where the data are; TFF's cache by default.", is_free=True

@@ -36,11 +36,14 @@ def load_task(flags: dict[str, Any]) -> tasks.Task:
     UserError: If it cannot be had with these flags.
   """
   try:
-    return tasks.load(
+    task = tasks.load(
       flags['task'], seed=flags['seed'], **train_flags.task_options(flags)
     )
   except ValueError as error:
     raise UserError(str(error)) from error
+  if not any(map(task.test.num_examples, task.test.client_ids)):
+    raise UserError(f'with these flags {task.name} has no example left for testing.')
+  return task
 
 
 def build_process(flags: dict[str, Any], task: tasks.Task) -> Any:
@@ -162,10 +165,13 @@ class _Training:
     except KeyboardInterrupt:
       if self._completed[0] > self._saved_round:
         self._save()
-      _logger.warning(
-        'Interrupted; saved after round %d. The same command continues.',
-        self._saved_round,
-      )
+      if self._saved_round:
+        _logger.warning(
+          'Interrupted; saved after round %d. The same command continues.',
+          self._saved_round,
+        )
+      else:
+        _logger.warning('Interrupted before a round was done. Nothing was saved.')
       raise
     finally:
       self._records.close()

@@ -1,5 +1,6 @@
 """Checks of arguments: what is let through and what is not."""
 
+import numpy as np
 import pytest
 
 from tff_algorithms import checks
@@ -11,7 +12,7 @@ from tff_algorithms import checks
     (checks.positive, [1e-9, 3], [0, -1, float('nan'), float('inf')]),
     (checks.not_negative, [0, 0.5], [-1e-9, float('nan'), float('inf')]),
     (checks.fraction, [0, 0.99], [1, -0.1, float('nan')]),
-    (checks.count, [1, 10**6], [0, -1, 1.0, True]),
+    (checks.count, [1, 10**6, np.int64(3)], [0, -1, 1.0, True]),
   ],
 )
 def test_lets_good_values_through_and_names_the_argument_of_bad_ones(check, good, bad):

@@ -55,3 +55,8 @@ def test_a_client_by_id_trains_as_its_data_set_does(runtime, tmp_path):
   output = by_id.next(by_id.initialize(), list(cohort))
   by_dataset, _ = problems.run(build_fed_avg(model, **arguments), [cohort.values()])
   problems.assert_close(output.state.server.weights.trainable, by_dataset[0], 1e-6)
+
+
+def test_rows_of_no_fixed_shape_are_refused():
+  with pytest.raises(ValueError, match='All rows must be of one shape'):
+    client_inputs.from_dataset((tf.TensorSpec([None, None]), tf.TensorSpec([None])))

@@ -69,10 +69,10 @@ def test_a_full_gradient_counts_every_row_once_whatever_the_batch_size(shape):
     oracles.ModelLoss(problem.model), problem.model.initialize(_SEED), rows, batch_size
   )
   if n == 0:
-    assert structures.global_norm(outcome.gradient_sum) == 0
+    assert structures.global_norm(outcome.gradient) == 0
     return
   loss, gradient = problem.oracle.loss_and_gradient(problem.weights, rows)
-  problems.assert_close(outcome.gradient_sum, gradient, 1e-10)
+  problems.assert_close(outcome.gradient, gradient, 1e-10)
   np.testing.assert_allclose(outcome.loss_sum / n, loss, rtol=1e-5)
 
 
@@ -191,7 +191,7 @@ def test_the_full_gradient_is_taken_without_dropout_unless_seeded():
 
   def gradient(of, seed):
     oracle_ = oracles.ModelLoss(of.model)
-    return local_loop.full_gradient(oracle_, x, rows, 4, seed).gradient_sum
+    return local_loop.full_gradient(oracle_, x, rows, 4, seed).gradient
 
   problems.assert_close(gradient(problem, None), gradient(plain, None), 0)
   assert (

@@ -181,3 +181,78 @@ def test_a_models_metric_gives_way_to_ours_of_the_same_name():
     assert metrics['num_examples'] == 7
     assert metrics['loss'] > 0
     assert metrics['other'] < 0
+
+
+@pytest.mark.parametrize('advance', [False, True])
+def test_clients_can_step_with_the_servers_statistics(advance):
+  """On f = a w^2 / 2 from m at the server: frozen as in MimeLite, or as in Loc-Mime."""
+  a, eta, beta, m, w = 2.0, 0.1, 0.5, 0.25, 1.0
+  problem = problems.quadratic([w])
+  oracle = oracles.as_oracle(problem.model)
+  optimizer = base_optimizers.as_tff_optimizer(base_optimizers.momentum(beta), 1.0)
+
+  def keep_y(server, delta):
+    trainable = structures.subtract(server.weights.trainable, delta)
+    return server._replace(weights=server.weights._replace(trainable=trainable))
+
+  training = LocalTraining(
+    oracle=oracle,
+    server_step=keep_y,
+    client_optimizer=base_optimizers.momentum(beta),
+    terms=[],
+    batch_size=1,
+    epochs=3,
+    max_steps=None,
+    shuffle=False,
+    weighting='uniform',
+    schedule=schedules.constant(),
+    aggregator=tff.aggregators.MeanFactory(),
+    seed=0,
+    statistics=lambda server: server.optimizer['statistics'],
+    advance=advance,
+  )
+
+  def initial_state():
+    state = server_steps.initial_state(
+      oracle, optimizer, seed=0, client_learning_rate=eta
+    )()
+    statistics = collections.OrderedDict(w=tf.constant([m]))
+    return state._replace(
+      optimizer=collections.OrderedDict(state.optimizer, statistics=statistics)
+    )
+
+  learning_process = process.build_learning_process(
+    initial_state,
+    [training],
+    client_inputs.from_dataset(oracle.batch_spec),
+    server_optimizer=optimizer,
+  )
+  state = learning_process.initialize()
+  rows = problems.quadratic_rows([[[a]]], [[0.0]])
+  after = learning_process.next(state, [problems.dataset(rows)]).state.server
+  for _ in range(3):
+    u = (1 - beta) * a * w + beta * m
+    w, m = w - eta * u, (u if advance else m)
+  np.testing.assert_allclose(after.weights.trainable['w'], [w], rtol=1e-5)
+  np.testing.assert_allclose(after.optimizer['statistics']['w'], [0.25])
+
+
+def test_a_phase_listed_twice_is_one_round():
+  oracle = oracles.as_oracle(problems.logistic().model)
+  optimizer = tff.learning.optimizers.build_sgdm(0.1)
+  phase = FullGradient(
+    oracle=oracle,
+    server_step=server_steps.optimizer_step(optimizer),
+    batch_size=4,
+    weighting='examples',
+    aggregator=tff.aggregators.MeanFactory(),
+  )
+  learning_process = process.build_learning_process(
+    server_steps.initial_state(oracle, optimizer, seed=0),
+    [phase, phase],
+    client_inputs.from_dataset(oracle.batch_spec),
+    server_optimizer=optimizer,
+  )
+  state = learning_process.initialize()
+  clients = [problems.dataset(rows) for rows in _COHORTS[0]]
+  assert learning_process.next(state, clients).state.server.round_num == 1

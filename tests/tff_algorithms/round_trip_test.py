@@ -222,3 +222,9 @@ def test_what_an_aggregator_measures_is_among_the_metrics():
   )
   assert isinstance(output.metrics['aggregator']['delta'], collections.OrderedDict)
   assert output.metrics['aggregator']['delta']
+
+
+def test_a_metrics_aggregator_that_is_no_sum_is_refused():
+  noisy = tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(1.0, 1, 1.0)
+  with pytest.raises(ValueError, match='metrics_aggregator must be'):
+    algorithms.fed_avg(metrics_aggregator=noisy)

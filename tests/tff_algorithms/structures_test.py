@@ -75,3 +75,13 @@ def test_bytes_are_those_of_all_tensors():
 def test_only_tensors_have_a_size():
   with pytest.raises(TypeError, match='tensors only'):
     structures.size_in_bytes(tff.SequenceType(np.float32))
+
+
+def test_weights_of_clients_have_the_precision_of_the_model_but_float32_at_least():
+  for dtype, expected in (
+    (tf.float16, tf.float32),
+    (tf.bfloat16, tf.float32),
+    (tf.float32, tf.float32),
+    (tf.float64, tf.float64),
+  ):
+    assert structures.weight_dtype((tf.zeros([2], dtype),)) == expected

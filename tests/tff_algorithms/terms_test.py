@@ -40,7 +40,7 @@ class PreviousControlVariate(Term):
     return state
 
   def prepare(self, message, client):
-    return client.full_gradient(None).gradient_sum
+    return client.full_gradient(None).gradient
 
   def value(self, step, message, prepared):
     return structures.subtract(message, step.evaluate(step.x).gradient)
@@ -115,3 +115,53 @@ def test_a_terms_upload_is_guarded_with_the_others():
   with_it, without = next_state([*_COHORTS[0], bad]), next_state(_COHORTS[0])
   for a, b in zip(tf.nest.flatten(with_it), tf.nest.flatten(without), strict=True):
     np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+@dataclasses.dataclass(frozen=True)
+class GradientSum(Term):
+  """Adds nothing to a step; the sum of the loss gradients becomes its state."""
+
+  name = 'gradient_sum'
+  needs_gradient_sum = True
+
+  @property
+  def aggregators(self):
+    return {'sum': tff.aggregators.SumFactory()}
+
+  def init(self, weights):
+    return structures.zeros_like(weights.trainable)
+
+  def value(self, step, message, prepared):
+    return structures.zeros_like(step.y)
+
+  def uploads(self, client, prepared, outcome):
+    return collections.OrderedDict(
+      sum=Upload(outcome.gradient_sum, client.num_examples)
+    )
+
+  def absorb(self, state, means, weights):
+    return means['sum']
+
+
+def test_a_term_can_have_the_sum_of_the_loss_gradients():
+  """Of one client alone it is (x - y) / eta."""
+  problem, rows = problems.logistic(), problems.classification_rows(9)
+  process = build_fed_avg(problem.model, terms=[GradientSum()], **_ARGUMENTS)
+  state = process.next(process.initialize(), [problems.dataset(rows)]).state
+  x, y = problem.weights, state.server.weights.trainable
+  for name, gradient_sum in state.server.terms[0].items():
+    np.testing.assert_allclose(gradient_sum, (x[name] - y[name]) / 0.2, atol=1e-5)
+
+
+def test_two_terms_of_one_name_are_refused():
+  with pytest.raises(ValueError, match='proximal, proximal'):
+    terms = [Proximal(0.1), Proximal(0.2)]
+    build_fed_avg(problems.mlp().model, terms=terms, **_ARGUMENTS)
+
+
+def test_an_upload_without_an_aggregator_is_named():
+  class Forgotten(GradientSum):
+    aggregators = {}  # noqa: RUF012
+
+  with pytest.raises(ValueError, match='gradient_sum_sum'):
+    build_fed_avg(problems.mlp().model, terms=[Forgotten()], **_ARGUMENTS)

@@ -121,7 +121,7 @@ def test_worker_is_gone_however_the_program_ended(state, end, code):
       assert _is_running(worker)
       program.send_signal(getattr(signal, end))
     # Waits for the end of stdout and stderr, which a surviving worker could hold open.
-    _, errors = program.communicate(timeout=10)
+    _, errors = program.communicate(timeout=60)
   assert program.returncode == code, errors
   # Nothing is printed but Python's own account of an exception.
   expected = {'exception': 'as planned', 'SIGINT': 'KeyboardInterrupt'}
@@ -146,7 +146,7 @@ os.waitpid(child, 0)
 os.kill(runtime.worker_pid, 0)
 print(open(f'/proc/{runtime.worker_pid}/stat').read().rpartition(')')[2].split()[0])
 """)
-  state, errors = program.communicate(timeout=10)
+  state, errors = program.communicate(timeout=60)
   assert program.returncode == 0, errors
   assert state.strip() in ('R', 'S', 'D')
 
@@ -187,7 +187,7 @@ from training_loops import runtimes
 runtimes.create('local').launch()
 print([m for m in ('tensorflow', 'tensorflow_federated', 'grpc') if m in sys.modules])
 """)
-  modules, errors = program.communicate(timeout=10)
+  modules, errors = program.communicate(timeout=60)
   assert modules.strip() == '[]', errors
 
 
