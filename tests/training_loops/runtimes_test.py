@@ -17,8 +17,10 @@ _ROOT = pathlib.Path(__file__).parents[2]
 # A program with a worker that waits until it is told how to end. `busy` is the state of
 # a program in the middle of a round.
 _PROGRAM = """
-import os, sys, time
+import os, signal, sys, time
 from training_loops import runtimes
+# A shell makes what it runs in the background ignore Ctrl-C, and tests may run there.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 state, end = sys.argv[1:]
 runtime = runtimes.create('local')
 runtime.launch()
@@ -121,7 +123,10 @@ def test_worker_is_gone_however_the_program_ended(state, end, code):
       assert _is_running(worker)
       program.send_signal(getattr(signal, end))
     # Waits for the end of stdout and stderr, which a surviving worker could hold open.
-    _, errors = program.communicate(timeout=60)
+    try:
+      _, errors = program.communicate(timeout=60)
+    finally:
+      program.kill()
   assert program.returncode == code, errors
   # Nothing is printed but Python's own account of an exception.
   expected = {'exception': 'as planned', 'SIGINT': 'KeyboardInterrupt'}
