@@ -75,11 +75,6 @@ class Records:
       self._write_event(row)
     self._write_files()
 
-  @property
-  def seconds(self) -> float:
-    """The training time of the rounds so far."""
-    return self.timing[-1]['seconds'] if self.timing else 0.0
-
   def add(self, row: Row, seconds: float) -> None:
     """Records an evaluated round."""
     self.rows.append(row)
