@@ -17,17 +17,30 @@ import tensorflow_federated as tff
 _ALL_ROWS = 1 << 40
 
 
+class ClientRows(NamedTuple):
+  """What a client has in a round.
+
+  Attributes:
+    key: An int64 scalar of its own.
+    rows: A structure of tensors whose leading axis is the client's examples.
+    max_steps: Where its local steps are cut in this round, an int32 scalar, or None.
+  """
+
+  key: tf.Tensor
+  rows: Any
+  max_steps: tf.Tensor | None = None
+
+
 class ClientInput(NamedTuple):
   """A client's argument.
 
   Attributes:
     type: Its TFF type, unplaced.
-    load: A TensorFlow function, value of that type -> (key, rows): an int64 scalar,
-      and a structure of tensors whose leading axis is the client's examples.
+    load: A TensorFlow function, value of that type -> `ClientRows`.
   """
 
   type: tff.Type
-  load: Callable[[Any], tuple[tf.Tensor, Any]]
+  load: Callable[[Any], ClientRows]
 
 
 def from_dataset(batch_spec: Any) -> ClientInput:
@@ -53,7 +66,8 @@ def from_dataset(batch_spec: Any) -> ClientInput:
     dataset = dataset.concatenate(tf.data.Dataset.from_tensors(extra))
     rows = dataset.rebatch(_ALL_ROWS).get_single_element()
     first = [tf.io.serialize_tensor(t[0]) for t in tf.nest.flatten(rows)]
-    return _hash(tf.strings.join(first)), tf.nest.map_structure(lambda t: t[:-1], rows)
+    key = _hash(tf.strings.join(first))
+    return ClientRows(key, tf.nest.map_structure(lambda t: t[:-1], rows))
 
   return ClientInput(tff.SequenceType(tff.types.tensorflow_to_type(batch_spec)), load)
 
@@ -66,7 +80,22 @@ def from_id(load_rows: Callable[[tf.Tensor], Any]) -> ClientInput:
       runs where the client runs, so what it reads must be there.
   """
   return ClientInput(
-    tff.TensorType(np.str_), lambda client_id: (_hash(client_id), load_rows(client_id))
+    tff.TensorType(np.str_),
+    lambda client_id: ClientRows(_hash(client_id), load_rows(client_id)),
+  )
+
+
+def from_id_and_max_steps(load_rows: Callable[[tf.Tensor], Any]) -> ClientInput:
+  """As `from_id`, each client with a limit of its own to its local steps.
+
+  TFF type `<client_id=str,max_steps=int32>`. `tff.learning.programs` take no structs
+  for clients; `next` does.
+  """
+  return ClientInput(
+    tff.StructType([('client_id', np.str_), ('max_steps', np.int32)]),
+    lambda value: ClientRows(
+      _hash(value['client_id']), load_rows(value['client_id']), value['max_steps']
+    ),
   )
 
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algorithms import local_loop, structures
+from tff_algorithms.client_inputs import ClientRows
 from tff_algorithms.local_training import client_weight
 from tff_algorithms.models import ModelWeights
 from tff_algorithms.oracles import Oracle
@@ -20,7 +21,6 @@ from tff_algorithms.phases import (
   loss_measurements,
   round_metrics,
 )
-from tff_algorithms.structures import Structure
 
 _GRADIENT = 'gradient'
 
@@ -56,8 +56,8 @@ class FullGradient(Phase):
   def message(self, server: ServerState) -> Message:
     return Message(server.weights)
 
-  def work(self, message: Message, key: tf.Tensor, rows: Structure) -> ClientResult:
-    x = message.weights
+  def work(self, message: Message, given: ClientRows) -> ClientResult:
+    x, rows = message.weights, given.rows
     outcome = local_loop.full_gradient(self.oracle, x, rows, self.batch_size)
     n = tf.cast(local_loop.num_rows(rows), structures.weight_dtype(x.trainable))
     upload = Upload(outcome.gradient, client_weight(self.weighting, n))

@@ -11,6 +11,7 @@ import tensorflow_federated as tff
 
 from tff_algorithms import checks, local_loop, schedules, structures
 from tff_algorithms.base_optimizers import BaseOptimizer
+from tff_algorithms.client_inputs import ClientRows
 from tff_algorithms.mean import MeanFactory
 from tff_algorithms.models import ModelWeights
 from tff_algorithms.oracles import Oracle
@@ -22,7 +23,6 @@ from tff_algorithms.phases import (
   loss_measurements,
   round_metrics,
 )
-from tff_algorithms.structures import Structure
 from tff_algorithms.terms import Client, Term
 
 WEIGHTINGS = ('examples', 'uniform')
@@ -122,10 +122,15 @@ class LocalTraining(Phase):
       ),
     )
 
-  def work(self, message: Message, key: tf.Tensor, rows: Structure) -> ClientResult:
+  def work(self, message: Message, given: ClientRows) -> ClientResult:
     x, base = message.weights, self.client_optimizer
     fresh = base.init(structures.tensor_specs(x.trainable))
-    client = self._client(message, key, rows)
+    num_steps = local_loop.num_local_steps(
+      given.rows, self.batch_size, self.epochs, self.max_steps
+    )
+    if given.max_steps is not None:
+      num_steps = tf.minimum(num_steps, given.max_steps)
+    client = self._client(message, given)
     prepared = [
       term.prepare(sent, client)
       for term, sent in zip(self.terms, message.terms, strict=True)
@@ -133,10 +138,8 @@ class LocalTraining(Phase):
     outcome = local_loop.local_loop(
       self.oracle,
       x,
-      rows,
-      num_steps=local_loop.num_local_steps(
-        rows, self.batch_size, self.epochs, self.max_steps
-      ),
+      given.rows,
+      num_steps=num_steps,
       batch_size=self.batch_size,
       rate=lambda step: message.learning_rate,
       seed=client.seed,
@@ -166,8 +169,8 @@ class LocalTraining(Phase):
     )
     return ClientResult(uploads, measurements)
 
-  def _client(self, message, key, rows):
-    x = message.weights
+  def _client(self, message, given):
+    x, rows = message.weights, given.rows
     fold_in = tf.random.experimental.stateless_fold_in
     run_seed = tf.constant([self.seed, 0], tf.int64)
     return Client(
@@ -176,7 +179,7 @@ class LocalTraining(Phase):
       num_examples=tf.cast(
         local_loop.num_rows(rows), structures.weight_dtype(x.trainable)
       ),
-      seed=fold_in(fold_in(run_seed, message.round_num), key),
+      seed=fold_in(fold_in(run_seed, message.round_num), given.key),
       full_gradient=lambda seed: local_loop.full_gradient(
         self.oracle, x, rows, self.batch_size, seed
       ),

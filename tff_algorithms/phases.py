@@ -13,6 +13,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algorithms import local_loop, structures
+from tff_algorithms.client_inputs import ClientRows
 from tff_algorithms.models import ModelWeights
 from tff_algorithms.oracles import Oracle
 from tff_algorithms.structures import Structure
@@ -74,8 +75,8 @@ class Phase(abc.ABC):
     """What is broadcast; work of the server before the broadcast goes here."""
 
   @abc.abstractmethod
-  def work(self, message: Any, key: tf.Tensor, rows: Structure) -> ClientResult:
-    """What a client does with its rows; `key` is its own, see `client_inputs`."""
+  def work(self, message: Any, given: ClientRows) -> ClientResult:
+    """What a client does with what it has."""
 
   @abc.abstractmethod
   def finish(self, server: ServerState, means: Any) -> ServerState:

@@ -132,10 +132,10 @@ class RoundTrip:
 
   def _guarded_work(self, message, value):
     """A client's side of the phase, with what is not finite taken out."""
-    key, rows = self._client_input.load(value)
-    result = self._phase.work(message, key, rows)
-    has_examples = local_loop.num_rows(rows) > 0
-    finite = structures.all_finite((rows, result.uploads, result.measurements))
+    given = self._client_input.load(value)
+    result = self._phase.work(message, given)
+    has_examples = local_loop.num_rows(given.rows) > 0
+    finite = structures.all_finite((given.rows, result.uploads, result.measurements))
     kept = has_examples & finite
     result = structures.select(kept, result, structures.zeros_like(result))
     counted = _Counted(

@@ -22,7 +22,7 @@ def _load(rows, batch_size):
 @pytest.mark.parametrize('batch_size', [1, 3, 100])
 def test_a_data_set_is_gathered_whole_and_in_order(n, batch_size):
   rows = problems.classification_rows(n)
-  _, gathered = _load(rows, batch_size)
+  gathered = _load(rows, batch_size).rows
   for name in rows:
     np.testing.assert_array_equal(gathered[name], rows[name])
 
@@ -30,8 +30,8 @@ def test_a_data_set_is_gathered_whole_and_in_order(n, batch_size):
 def test_the_key_follows_the_first_row_and_not_the_batching():
   rows = problems.classification_rows(7, seed=1)
   other = problems.classification_rows(7, seed=2)
-  assert _load(rows, 2)[0] == _load(rows, 5)[0]
-  assert _load(rows, 2)[0] != _load(other, 2)[0]
+  assert _load(rows, 2).key == _load(rows, 5).key
+  assert _load(rows, 2).key != _load(other, 2).key
 
 
 @pytest.mark.slow
@@ -55,6 +55,38 @@ def test_a_client_by_id_trains_as_its_data_set_does(runtime, tmp_path):
   output = by_id.next(by_id.initialize(), list(cohort))
   by_dataset, _ = problems.run(build_fed_avg(model, **arguments), [cohort.values()])
   problems.assert_close(output.state.server.weights.trainable, by_dataset[0], 1e-6)
+
+
+@pytest.mark.slow
+def test_a_client_with_a_limit_takes_so_many_steps_and_others_all(runtime):
+  cohort = {f'client {n}': problems.classification_rows(n) for n in (9, 11, 4)}
+  arguments = dict(client_learning_rate=0.1, batch_size=2, epochs=2, shuffle=False)
+  model = problems.logistic().model
+
+  def load_rows(client_id):
+    branches = [
+      (tf.equal(client_id, name), lambda rows=rows: _constants(rows))
+      for name, rows in cohort.items()
+    ]
+    return tf.case(branches, exclusive=True)
+
+  def trained(client_input, values, **limits):
+    process = build_fed_avg(model, client_input=client_input, **arguments, **limits)
+    state = process.next(process.initialize(), values).state
+    return state.server.weights.trainable
+
+  both = client_inputs.from_id_and_max_steps(load_rows)
+  alone = client_inputs.from_id(load_rows)
+  for limit in (1, 3):
+    values = [{'client_id': 'client 9', 'max_steps': np.int32(limit)}]
+    expected = trained(alone, ['client 9'], max_steps=limit)
+    problems.assert_close(trained(both, values), expected, 1e-6)
+  unlimited = [{'client_id': name, 'max_steps': np.int32(1000)} for name in cohort]
+  problems.assert_close(trained(both, unlimited), trained(alone, list(cohort)), 1e-6)
+
+
+def _constants(rows):
+  return collections.OrderedDict((n, tf.constant(a)) for n, a in rows.items())
 
 
 def test_rows_of_no_fixed_shape_are_refused():

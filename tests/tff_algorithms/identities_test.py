@@ -14,6 +14,7 @@ import tensorflow_federated as tff
 from tests.oracles import numpy_models
 from tests.tff_algorithms import problems
 from tff_algorithms import base_optimizers, oracles, schedules, server_steps
+from tff_algorithms.client_inputs import ClientRows
 from tff_algorithms.fed_prox import Proximal
 from tff_algorithms.full_gradient import FullGradient
 from tff_algorithms.local_training import LocalTraining
@@ -57,7 +58,7 @@ def _round(problem, phase, cohort, rate=0.25, terms=()):
   (name,) = phase.aggregators
   uploads = []
   for i, rows in enumerate(cohort):
-    result = phase.work(message, tf.constant(i, tf.int64), rows)
+    result = phase.work(message, ClientRows(tf.constant(i, tf.int64), rows))
     uploads.append(result.uploads[name])
   kept = [upload for upload in uploads if upload.weight > 0]
   mean = numpy_models.weighted_mean(
