@@ -13,9 +13,7 @@ shuffling on.
 import collections
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
-import os
 import pathlib
-import platform
 import tempfile
 import time
 from typing import Any
@@ -26,7 +24,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tqdm
 
-from benchmarks import models, synthetic_images
+from benchmarks import machine, models, synthetic_images
 from tasks import client_files
 from tasks.federated_data import FederatedData
 from tff_algorithms import client_inputs
@@ -265,18 +263,9 @@ def _table(timings: Sequence[_Timing]) -> str:
 
 def _circumstances() -> str:
   return (
-    f'{len(os.sched_getaffinity(0))} cores of {_cpu()}, Python '
-    f'{platform.python_version()}, TensorFlow {tf.__version__}, TensorFlow Federated '
-    f'{tff.__version__}. {_ROUNDS.value} rounds each, after {_WARM_UP_ROUNDS} to warm '
-    f'up; batches of {_BATCH_SIZE}, one epoch.'
+    f'{machine.describe()} {_ROUNDS.value} rounds each, after {_WARM_UP_ROUNDS} to '
+    f'warm up; batches of {_BATCH_SIZE}, one epoch.'
   )
-
-
-def _cpu() -> str:
-  for line in pathlib.Path('/proc/cpuinfo').read_text().splitlines():
-    if line.startswith('model name'):
-      return line.partition(':')[2].strip()
-  return platform.machine()
 
 
 def main(argv: Sequence[str]) -> None:

@@ -24,4 +24,4 @@ def make(num_clients: int, seed: int) -> FederatedData:
     y = generator.integers(0, NUM_CLASSES, [size], np.int32)
     noise = generator.integers(0, 56, [size, *IMAGE_SHAPE], np.uint8)
     clients[f'client_{i:03d}'] = {'x': prototypes[y] + noise, 'y': y}
-  return FederatedData(clients)
+  return FederatedData.from_clients(clients)

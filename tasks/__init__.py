@@ -6,9 +6,20 @@ Importing this package does not import TensorFlow; `load` does.
 import importlib
 from typing import Any
 
-from tasks.registry import describe, load, names, options
+from tasks.partitions import Choice
+from tasks.registry import check, check_own, describe, load, names, options
 
-__all__ = ['FederatedData', 'Task', 'describe', 'load', 'names', 'options']
+__all__ = [
+  'Choice',
+  'FederatedData',
+  'Task',
+  'check',
+  'check_own',
+  'describe',
+  'load',
+  'names',
+  'options',
+]
 
 _HOMES = {'FederatedData': 'federated_data', 'Task': 'task'}
 

@@ -7,7 +7,7 @@ client and feature: the bytes of the array, little-endian, in row-major order.
 
 import base64
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import dataclasses
 import json
 import os
@@ -16,6 +16,7 @@ import shutil
 import tempfile
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tasks.federated_data import FederatedData
@@ -41,14 +42,12 @@ class ClientFiles:
 
   Attributes:
     directory: Where they are; clients on other machines need it at the same place.
-    client_ids: The ids of all clients.
     features: What each client has, in order.
     decode: A TensorFlow function that makes rows of those in the files, such as floats
       of bytes; or None.
   """
 
   directory: pathlib.Path
-  client_ids: tuple[str, ...]
   features: tuple[Feature, ...]
   decode: Callable[[Rows], Any] | None = None
 
@@ -67,6 +66,33 @@ class ClientFiles:
       flat = tf.io.decode_raw(content, tf.as_dtype(feature.dtype))
       rows[feature.name] = tf.reshape(flat, [-1, *feature.shape])
     return rows if self.decode is None else self.decode(rows)
+
+  def add(self, client_id: str, rows: Mapping[str, np.ndarray]) -> None:
+    """Writes the files of one client.
+
+    Raises:
+      ValueError: If its rows are not those of `features`, or its id is too long.
+    """
+    if features_of(rows) != self.features:
+      raise ValueError(
+        f'Client {client_id!r} has rows of {_described(features_of(rows))}, '
+        f'where {_described(self.features)} is expected.'
+      )
+    for name, array in rows.items():
+      path = self.directory / _file_name(client_id, name)
+      path.write_bytes(array.astype(array.dtype.newbyteorder('<')).tobytes())
+
+
+def features_of(rows: Mapping[str, np.ndarray]) -> tuple[Feature, ...]:
+  """The features that rows have."""
+  return tuple(
+    Feature(name, array.dtype.name, tuple(array.shape[1:]))
+    for name, array in rows.items()
+  )
+
+
+def _described(features: tuple[Feature, ...]) -> str:
+  return ', '.join(f'{f.name} {f.dtype}{list(f.shape)}' for f in features)
 
 
 def write(
@@ -89,22 +115,13 @@ def write(
   directory.parent.mkdir(parents=True, exist_ok=True)
   if directory.exists() and any(directory.iterdir()):
     raise FileExistsError(f'{directory} is not empty.')
-  first = data.rows(data.client_ids[0])
-  features = [
-    Feature(name, array.dtype.name, array.shape[1:]) for name, array in first.items()
-  ]
+  features = features_of(data.rows(data.client_ids[0]))
   unfinished = tempfile.mkdtemp(prefix=f'.{directory.name}.', dir=directory.parent)
   try:
+    files = ClientFiles(pathlib.Path(unfinished), features)
     for client_id in data.client_ids:
-      for name, array in data.rows(client_id).items():
-        path = pathlib.Path(unfinished, _file_name(client_id, name))
-        path.write_bytes(array.astype(array.dtype.newbyteorder('<')).tobytes())
-    manifest = {
-      'features': [dataclasses.asdict(feature) for feature in features],
-      'clients': {
-        client_id: data.num_examples(client_id) for client_id in data.client_ids
-      },
-    }
+      files.add(client_id, data.rows(client_id))
+    manifest = {'features': [dataclasses.asdict(feature) for feature in features]}
     pathlib.Path(unfinished, _MANIFEST).write_text(json.dumps(manifest, indent=1))
     os.chmod(unfinished, 0o755)  # A temporary directory is closed to others.
     os.rename(unfinished, directory)
@@ -130,7 +147,6 @@ def read(
   manifest = json.loads((directory / _MANIFEST).read_text())
   return ClientFiles(
     directory=directory,
-    client_ids=tuple(manifest['clients']),
     features=tuple(
       Feature(feature['name'], feature['dtype'], tuple(feature['shape']))
       for feature in manifest['features']

@@ -1,10 +1,16 @@
-"""Data split over clients, in memory."""
+"""Data split over clients, each client's rows made when they are asked for."""
 
 import collections
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+import math
+import tempfile
 
 import numpy as np
 import tensorflow as tf
+import tqdm
+
+# Rows gathered in one place are in memory up to this size, beyond it on disk.
+_MAX_BYTES_IN_MEMORY = 2 << 30
 
 Rows = collections.OrderedDict[str, np.ndarray]
 
@@ -15,57 +21,140 @@ class FederatedData:
   A client may be without examples: its arrays then have length 0.
   """
 
-  def __init__(self, clients: Mapping[str, Mapping[str, np.ndarray]]):
-    """Checks and keeps the data; the arrays are not copied.
+  def __init__(
+    self,
+    client_ids: Sequence[str],
+    load: Callable[[str], Mapping[str, np.ndarray]],
+    count: Callable[[str], int] | None = None,
+  ):
+    """Keeps how to get the rows; nothing is loaded yet.
 
     Args:
-      clients: Client id -> its rows, arrays of equal length by feature. All clients
-        have the same features, with the same dtypes and shapes of an example.
+      client_ids: The ids of all clients.
+      load: Client id -> its rows, arrays of equal length by feature. All clients have
+        the same features, with the same dtypes and shapes of an example. Called
+        whenever the rows are asked for, so what is slow to make is best kept.
+      count: Client id -> how many rows it has, where that is known without loading.
+
+    Raises:
+      ValueError: If there are no clients, or two of the same id.
+    """
+    if not client_ids:
+      raise ValueError('Federated data need at least one client.')
+    if len(set(client_ids)) < len(client_ids):
+      twice, _ = collections.Counter(client_ids).most_common(1)[0]
+      raise ValueError(f'Client {twice!r} is there twice.')
+    self._client_ids = tuple(client_ids)
+    self._load = load
+    self._count = count
+    self._spec: tuple[str, dict[str, str]] | None = None  # Of the first client loaded.
+
+  @classmethod
+  def from_clients(
+    cls, clients: Mapping[str, Mapping[str, np.ndarray]]
+  ) -> 'FederatedData':
+    """Data that are in memory: client id -> its rows. They are checked, not copied.
 
     Raises:
       ValueError: If there are no clients, or their rows do not match.
     """
-    if not clients:
-      raise ValueError('Federated data need at least one client.')
-    self._clients = {
-      client_id: collections.OrderedDict(rows) for client_id, rows in clients.items()
-    }
-    first_id, first = next(iter(self._clients.items()))
-    for client_id, rows in self._clients.items():
-      if len({len(array) for array in rows.values()}) != 1:
-        lengths = {name: len(array) for name, array in rows.items()}
-        raise ValueError(f'Client {client_id!r} has features of lengths {lengths}.')
-      if _example_spec(rows) != _example_spec(first):
-        raise ValueError(
-          f'Client {client_id!r} has examples of {_example_spec(rows)}, '
-          f'client {first_id!r} of {_example_spec(first)}.'
-        )
+    data = cls(tuple(clients), clients.__getitem__)
+    for client_id in clients:
+      data.rows(client_id)
+    return data
+
+  @classmethod
+  def from_partition(
+    cls, rows: Mapping[str, np.ndarray], parts: Sequence[np.ndarray]
+  ) -> 'FederatedData':
+    """The rows of one data set in memory, dealt out over clients.
+
+    Args:
+      rows: All the rows.
+      parts: For each client the indices of its rows, as `partitioners` give them.
+    """
+    width = max(3, len(str(len(parts) - 1)))
+    indices = {f'client_{i:0{width}d}': part for i, part in enumerate(parts)}
+    return cls(
+      tuple(indices),
+      lambda client_id: collections.OrderedDict(
+        (name, array[indices[client_id]]) for name, array in rows.items()
+      ),
+      lambda client_id: len(indices[client_id]),
+    )
 
   @property
   def client_ids(self) -> tuple[str, ...]:
     """The ids of all clients, in the order given."""
-    return tuple(self._clients)
+    return self._client_ids
 
   def rows(self, client_id: str) -> Rows:
-    """All the rows of a client."""
-    return self._clients[client_id]
+    """All the rows of a client.
+
+    Raises:
+      ValueError: If they do not match each other, or those of another client.
+    """
+    rows = collections.OrderedDict(self._load(client_id))
+    if len({len(array) for array in rows.values()}) != 1:
+      lengths = {name: len(array) for name, array in rows.items()}
+      raise ValueError(f'Client {client_id!r} has features of lengths {lengths}.')
+    spec = {name: f'{a.dtype}{list(a.shape[1:])}' for name, a in rows.items()}
+    first_id, first = self._spec = self._spec or (client_id, spec)
+    if spec != first:
+      raise ValueError(
+        f'Client {client_id!r} has examples of {spec}, client {first_id!r} of {first}.'
+      )
+    return rows
 
   def num_examples(self, client_id: str) -> int:
     """How many rows a client has."""
-    return len(next(iter(self._clients[client_id].values())))
+    if self._count:
+      return self._count(client_id)
+    return len(next(iter(self.rows(client_id).values())))
 
-  def all_rows(self) -> Rows:
-    """The rows of all clients one after the other, in the order of `client_ids`."""
-    features = self._clients[self.client_ids[0]]
-    return collections.OrderedDict(
-      (name, np.concatenate([rows[name] for rows in self._clients.values()]))
-      for name in features
-    )
+  def all_rows(self, chosen: np.ndarray | None = None) -> Rows:
+    """The rows of all clients one after the other, in the order of `client_ids`.
+
+    More than fit in memory are kept in a file that goes away with them.
+
+    Args:
+      chosen: The ascending numbers of those wanted, all by default. Clients without any
+        are not loaded.
+    """
+    counts = [self.num_examples(client_id) for client_id in self._client_ids]
+    if chosen is None:
+      chosen = np.arange(sum(counts))
+    bounds: np.ndarray = np.cumsum([0, *counts])
+    # Where each client's rows begin and end in the result.
+    cuts = np.searchsorted(chosen, bounds)
+    gathered: Rows | None = None
+    wanted = [i for i in range(len(counts)) if cuts[i] < cuts[i + 1]]
+    for i in tqdm.tqdm(wanted or [0], 'Reading', delay=2, leave=False, disable=None):
+      rows = self.rows(self._client_ids[i])
+      if gathered is None:
+        gathered = _empty(rows, len(chosen))
+      a, b = cuts[i], cuts[i + 1]
+      own = chosen[a:b] - bounds[i]
+      for name, array in rows.items():
+        gathered[name][a:b] = array[own]
+    assert gathered is not None  # There is at least one client.
+    return gathered
 
   def client_dataset(self, client_id: str) -> tf.data.Dataset:
     """A client's rows as a data set of a single batch, the cheapest to ship."""
-    return tf.data.Dataset.from_tensors(self._clients[client_id])
+    return tf.data.Dataset.from_tensors(self.rows(client_id))
 
 
-def _example_spec(rows: Mapping[str, np.ndarray]) -> dict[str, str]:
-  return {name: f'{array.dtype}{list(array.shape[1:])}' for name, array in rows.items()}
+def _empty(like: Rows, num_rows: int) -> Rows:
+  """Arrays for so many rows, in memory or in files without a name."""
+  shapes = {name: (num_rows, *array.shape[1:]) for name, array in like.items()}
+  size = sum(math.prod(shapes[name]) * a.dtype.itemsize for name, a in like.items())
+  make = np.empty if size <= _MAX_BYTES_IN_MEMORY else _empty_on_disk
+  return collections.OrderedDict(
+    (name, make(shapes[name], array.dtype)) for name, array in like.items()
+  )
+
+
+def _empty_on_disk(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+  with tempfile.TemporaryFile() as file:  # The mapping outlives the closed file.
+    return np.memmap(file, dtype, 'w+', shape=shape)

@@ -37,3 +37,16 @@ def data_dir() -> pathlib.Path:
   if not directory:
     pytest.skip('needs real data: TFF_ALGORITHMS_DATA_DIR is not set')
   return pathlib.Path(str(directory))
+
+
+@pytest.fixture(scope='session')
+def tff_cache(tmp_path_factory) -> pathlib.Path:
+  """A directory with the files of TFF's data sets, real ones where they are."""
+  from tests.tasks import tff_data
+
+  directory = os.environ.get('TFF_ALGORITHMS_DATA_DIR')
+  if directory:
+    return pathlib.Path(directory)
+  made = tmp_path_factory.mktemp('tff_cache')
+  tff_data.write_all(made)
+  return made

@@ -15,7 +15,7 @@ from training_loops.options import Option, choice, integer, number
 if typing.TYPE_CHECKING:
   import tensorflow_federated as tff
 
-  import tasks
+  from tff_algorithms import client_inputs, models
 
 Config = Mapping[str, Any]
 
@@ -27,12 +27,12 @@ class Algorithm:
   Attributes:
     description: What it is, in one line.
     options: The flags that it uses.
-    build: (flags, task) -> the process, with the task's data sets as its clients.
+    build: (flags, model, **the arguments that all builders take) -> the process.
   """
 
   description: str
   options: Sequence[Option]
-  build: Callable[[Config, 'tasks.Task'], 'tff.learning.templates.LearningProcess']
+  build: Callable[..., 'tff.learning.templates.LearningProcess']
 
 
 _CLIENT_WEIGHTING = choice(
@@ -70,34 +70,32 @@ def _local_training(config: Config) -> dict[str, Any]:
     'client_schedule': learning_rate_schedules.build_schedule('client', config),
     'server_schedule': learning_rate_schedules.build_schedule('server', config),
     'server_optimizer': optimizers.build_server_optimizer(config),
-    'seed': config['seed'],
   }
 
 
-def _fed_avg(config, task):
+def _fed_avg(config, model, **common):
   from tff_algorithms.fed_avg import build_fed_avg
 
-  return build_fed_avg(task.model, **_local_training(config))
+  return build_fed_avg(model, **_local_training(config), **common)
 
 
-def _fed_prox(config, task):
+def _fed_prox(config, model, **common):
   from tff_algorithms.fed_prox import build_fed_prox
 
-  return build_fed_prox(
-    task.model, rho=config['fed_prox_rho'], **_local_training(config)
-  )
+  rho = config['fed_prox_rho']
+  return build_fed_prox(model, rho=rho, **_local_training(config), **common)
 
 
-def _server_only(config, task):
+def _server_only(config, model, **common):
   from tff_algorithms.server_only import build_server_only
 
   return build_server_only(
-    task.model,
+    model,
     optimizer=optimizers.build_base_optimizer(config),
     batch_size=config['batch_size'],
     weighting=config['client_weighting'],
     schedule=learning_rate_schedules.build_schedule('server', config),
-    seed=config['seed'],
+    **common,
   )
 
 
@@ -135,12 +133,25 @@ def descriptions() -> dict[str, str]:
   return {name: algorithm.description for name, algorithm in _ALGORITHMS.items()}
 
 
+def has_local_steps(config: Config) -> bool:
+  """Whether the clients of the algorithm take local steps."""
+  return 'client_learning_rate' in config
+
+
 def build(
-  config: Config, task: 'tasks.Task'
+  config: Config,
+  model: 'models.Model',
+  client_input: 'client_inputs.ClientInput | None' = None,
 ) -> 'tff.learning.templates.LearningProcess':
   """Builds the process that `--algorithm` and its flags describe.
+
+  Args:
+    config: The flags.
+    model: The model to train.
+    client_input: What the clients' argument is, ordinary data sets by default.
 
   Raises:
     ValueError: If the algorithm does not take these values together.
   """
-  return _ALGORITHMS[config['algorithm']].build(config, task)
+  build_algorithm = _ALGORITHMS[config['algorithm']].build
+  return build_algorithm(config, model, client_input=client_input, seed=config['seed'])

@@ -86,19 +86,23 @@ def parse(program: Program, arguments: Sequence[str]) -> dict[str, Any]:
   if positional:
     raise UserError(f'unexpected {positional[0]!r}: flags are written --name=value.')
 
-  if any(flag_values[name].value for name in _HELP_FLAGS):
-    usage = f'python -m {program.module} {program.example}'
-    lists = {name: description for name, (description, _) in program.lists.items()}
-    _answer(help_page.render(program.summary, usage, program.sections, lists))
-  for name, (_, text) in program.lists.items():
-    if flag_values[name].value:
-      _answer(text())
-
   given = {
     option.name: flag_values[option.name].value
     for _, option in everything
     if flag_values[option.name].present
   }
+  if any(flag_values[name].value for name in _HELP_FLAGS):
+    usage = f'python -m {program.module} {program.example}'
+    lists = {name: description for name, (description, _) in program.lists.items()}
+    sections = [
+      Section(section.title, options.narrowed(section.options, given))
+      for section in program.sections
+    ]
+    _answer(help_page.render(program.summary, usage, sections, lists))
+  for name, (_, text) in program.lists.items():
+    if flag_values[name].value:
+      _answer(text())
+
   values = options.used(program.options, given)
   for name in given:
     if name not in values:

@@ -85,6 +85,7 @@ def main(flags: dict[str, Any]) -> None:
   directory = run_directory.RunDirectory(flags['run'])
   run_flags = directory.flags()
   checkpoint = find_checkpoint(directory, flags['checkpoint'])
+  train_flags.check_task(run_flags)
   runtime = train_flags.create_runtime(run_flags)
   runtime.launch()  # Its worker starts while TensorFlow is being imported.
   with runtime:

@@ -9,6 +9,9 @@ from training_loops.options import Option, Section
 _WIDTH = 88
 _COLUMN = 34
 
+_Places = list[tuple[options.Branch, Option]]
+_Choices = Mapping[str, Mapping[str, None]]  # The values of each choice, by its name.
+
 
 def render(
   summary: str, usage: str, sections: Sequence[Section], lists: Mapping[str, str]
@@ -29,10 +32,11 @@ def render(
     heading = ''
     for users, described in _grouped(section.options):
       if users != heading:
-        lines.append(f'  with {users}:')
+        lines += _wrapped(f'with {users}:', 2, 4)
         heading = users
       lines += described
   lines += ['', 'And']
+  lines += _entry('--helpshort', 'This page, narrowed by whatever was chosen.', 2)
   lines += _entry('--flagfile=PATH', 'Reads flags from a file, one a line.', 2)
   for name, description in lists.items():
     lines += _entry(f'--{name}', description, 2)
@@ -41,57 +45,77 @@ def render(
 
 def _grouped(tree: Sequence[Option]) -> list[tuple[str, list[str]]]:
   """For each name of an option: who uses it, and its lines on the page."""
-  by_name: dict[str, list[tuple[options.Branch, Option]]] = {}
-  choices = {}
+  by_name: dict[str, _Places] = {}
+  choices: dict[str, dict[str, None]] = {}
   for branch, option in options.walk(tree):
     by_name.setdefault(option.name, []).append((branch, option))
-    choices[option.name] = option.branches
+    choices.setdefault(option.name, {}).update(dict.fromkeys(option.branches))
   groups = []
   for places in by_name.values():
-    pairs = [branch[-1] for branch, _ in places if branch]
-    users = {name for name, _ in pairs}
-    everyone = [
-      (name, value) for name in choices if name in users for value in choices[name]
-    ]
-    if len(everyone) > len(users) and set(pairs) == set(everyone):
-      words = ' or '.join(f'any --{name}' for name in choices if name in users)
-    else:
-      words = _joined(pairs)
-    groups.append((words, _described(places, indent=4 if words else 2)))
+    words = _joined([branch[-1] for branch, _ in places if branch], choices)
+    described = _described(places, choices, indent=4 if words else 2)
+    groups.append((words, described))
   order = list(dict.fromkeys(words for words, _ in groups))
   return sorted(groups, key=lambda group: order.index(group[0]))
 
 
-def _described(places: list[tuple[options.Branch, Option]], indent: int) -> list[str]:
+def _described(places: _Places, choices: _Choices, indent: int) -> list[str]:
   option = places[0][1]
   text = option.help
-  if option.branches:
-    text += f' One of {", ".join(option.branches)}.'
+  if choices[option.name]:
+    text += f' One of {", ".join(choices[option.name])}.'
   if option.default is options.REQUIRED:
     text += ' Needed.'
   else:
-    text += _defaults(places)
+    text += _defaults(places, choices)
   return _entry(f'--{option.name}={option.parser.kind}', text, indent)
 
 
-def _defaults(places: list[tuple[options.Branch, Option]]) -> str:
+def _defaults(places: _Places, choices: _Choices) -> str:
   """The default in brackets, or each with the choices that have it."""
-  users: dict[str, list[tuple[str, str]]] = {}
-  for branch, option in places:
-    if option.default is not None:
-      users.setdefault(str(option.default), []).extend(branch[-1:])
-  if len(users) == 1:
-    return f' [{next(iter(users))}]'
-  texts = [f'{default} for {_joined(pairs)}' for default, pairs in users.items()]
-  return f' [{"; ".join(texts)}]' if texts else ''
+  defaults = dict.fromkeys(str(o.default) for _, o in places if o.default is not None)
+  if len(defaults) < 2:
+    return ''.join(f' [{default}]' for default in defaults)
+  # The innermost choice that tells the defaults apart: where clients are dealt out, the
+  # task and not the partitioner.
+  for depth in (-1, -2):
+    users: dict[str, list[tuple[str, str]]] = {default: [] for default in defaults}
+    for branch, option in places:
+      if option.default is not None:
+        users[str(option.default)].append(branch[max(depth, -len(branch))])
+    told_apart = [set(pairs) for pairs in users.values()]
+    if sum(map(len, told_apart)) == len(set().union(*told_apart)):
+      break
+  texts = [f'{default} for {_joined(users[default], choices)}' for default in defaults]
+  return f' [{"; ".join(texts)}]'
 
 
-def _joined(pairs: Sequence[tuple[str, str]]) -> str:
-  """`--a=x,y or --b=z` of pairs (a, x), (a, y), (b, z)."""
+def _joined(pairs: Sequence[tuple[str, str]], choices: _Choices) -> str:
+  """`--a=x, y or --b=z` of pairs (a, x), (a, y), (b, z); most are `any but`."""
   values: dict[str, dict[str, None]] = {}
   for name, value in pairs:
     values.setdefault(name, {})[value] = None
-  return ' or '.join(f'--{name}={",".join(names)}' for name, names in values.items())
+  texts = []
+  for name, taken in values.items():
+    others = [value for value in choices[name] if value not in taken]
+    if len(taken) > 1 and not others:
+      texts.append(f'any --{name}')
+    elif others and len(taken) > 2 * len(others):
+      texts.append(f'any --{name} but {", ".join(others)}')
+    else:
+      texts.append(f'--{name}={", ".join(taken)}')
+  return ' or '.join(texts)
+
+
+def _wrapped(text: str, indent: int, further: int) -> list[str]:
+  return textwrap.wrap(
+    text,
+    _WIDTH,
+    initial_indent=' ' * indent,
+    subsequent_indent=' ' * further,
+    break_long_words=False,
+    break_on_hyphens=False,
+  )
 
 
 def _entry(flag: str, text: str, indent: int) -> list[str]:

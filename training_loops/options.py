@@ -82,12 +82,16 @@ class _Parser(flags.ArgumentParser):
 class _NameParser(flags.ArgumentParser):
   """One of several names; a wrong one is answered with the nearest."""
 
-  def __init__(self, names: Sequence[str]):
+  def __init__(self, names: Sequence[str], check_dotted: Callable[[str], None] | None):
     self.names = tuple(names)
     self.kind = 'NAME'
+    self._check_dotted = check_dotted
 
   def parse(self, argument: str) -> Any:
     if argument in self.names:
+      return argument
+    if self._check_dotted and '.' in argument:
+      self._check_dotted(argument)
       return argument
     near = difflib.get_close_matches(argument, self.names, n=3, cutoff=0.5)
     hint = f'did you mean {" or ".join(near)}? ' if near else ''
@@ -117,32 +121,59 @@ def number(
   at_least: float = -math.inf,
   above: float = -math.inf,
   below: float = math.inf,
+  at_most: float = math.inf,
 ) -> Option:
   """A finite number within bounds."""
   bounds = [
     f'{words} {bound:g}'
-    for words, bound in (('at least', at_least), ('above', above), ('below', below))
+    for words, bound in (
+      ('at least', at_least),
+      ('above', above),
+      ('below', below),
+      ('at most', at_most),
+    )
     if math.isfinite(bound)
   ]
   expected = ' '.join(['a number', ' and '.join(bounds)]).strip()
 
   def accepts(value):
-    return math.isfinite(value) and value >= at_least and above < value < below
+    inside = at_least <= value <= at_most and above < value < below
+    return math.isfinite(value) and inside
 
   return Option(name, default, help_text, _Parser(float, accepts, 'X', expected))
 
 
 def choice(
-  name: str, default: Any, help_text: str, branches: Mapping[str, Sequence[Option]]
+  name: str,
+  default: Any,
+  help_text: str,
+  branches: Mapping[str, Sequence[Option]],
+  check_dotted: Callable[[str], None] | None = None,
 ) -> Option:
-  """One of the branches' names, bringing that branch's options along."""
-  return Option(name, default, help_text, _NameParser(tuple(branches)), branches)
+  """One of the branches' names, bringing that branch's options along.
+
+  Args:
+    name: The flag's name.
+    default: Its value where it is not given.
+    help_text: One sentence.
+    branches: The options that each name brings along.
+    check_dotted: Where names with a dot in them are taken too: raises ValueError for
+      those that are not.
+  """
+  parser = _NameParser(tuple(branches), check_dotted)
+  return Option(name, default, help_text, parser, branches)
 
 
 def path(name: str, default: Any, help_text: str, *, is_free: bool = False) -> Option:
   """A file or directory; an empty one is refused."""
   parser = _Parser(str, lambda value: value != '', 'PATH', 'a path')
   return Option(name, default, help_text, parser, is_free=is_free)
+
+
+def text(name: str, default: Any, help_text: str) -> Option:
+  """Any text but an empty one."""
+  parser = _Parser(str, lambda value: value != '', 'NAME', 'a name')
+  return Option(name, default, help_text, parser)
 
 
 # The names and values of the choices that lead to an option, outermost first.
@@ -157,6 +188,21 @@ def walk(
     yield branch, option
     for value, brought in option.branches.items():
       yield from walk(brought, (*branch, (option.name, value)))
+
+
+def narrowed(options: Sequence[Option], given: Mapping[str, Any]) -> list[Option]:
+  """The tree with only those branches that the choices made so far leave open."""
+  return [
+    dataclasses.replace(
+      option,
+      branches={
+        value: narrowed(brought, given)
+        for value, brought in option.branches.items()
+        if given.get(option.name) in (None, value)
+      },
+    )
+    for option in options
+  ]
 
 
 def used(options: Sequence[Option], given: Mapping[str, Any]) -> dict[str, Any]:

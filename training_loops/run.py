@@ -37,6 +37,7 @@ def train(
   if finished >= flags['rounds']:
     _logger.info('%s is finished: %d rounds are done.', directory.path, finished)
     return results.load(directory.path)
+  train_flags.check_task(flags)
   if runtime:
     return _train(flags, directory)
   own_runtime = train_flags.create_runtime(flags)

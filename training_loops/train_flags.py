@@ -3,30 +3,20 @@
 Importing this module does not import TensorFlow.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tasks
-from training_loops import algorithms, command_line, options, runtimes
-from training_loops.options import REQUIRED, Option, Section, choice, integer, path
-
-# How each option of some task is given as a flag, by name; the default is the task's.
-_TASK_FLAGS: dict[str, Callable[[Any], Option]] = {
-  'num_clients': lambda default: integer(
-    'num_clients', default, 'Clients that the data are split over.'
-  ),
-  'dirichlet_alpha': lambda default: options.number(
-    'dirichlet_alpha', default, 'Evenness of the labels over clients.', at_least=1e-6
-  ),
-  'data_dir': lambda default: path(
-    'data_dir', default, "Where the data are; TFF's cache by default.", is_free=True
-  ),
-}
-
-
-def _task_options(task: str) -> list[Option]:
-  return [_TASK_FLAGS[name](default) for name, default in tasks.options(task).items()]
-
+from training_loops import algorithms, command_line, options, runtimes, task_flags
+from training_loops.options import (
+  REQUIRED,
+  Section,
+  UserError,
+  choice,
+  integer,
+  number,
+  path,
+)
 
 _SECTIONS = (
   Section(
@@ -35,8 +25,9 @@ _SECTIONS = (
       choice(
         'task',
         REQUIRED,
-        'Data and model.',
-        {name: _task_options(name) for name in tasks.names()},
+        'Data and model; module.function for one of your own.',
+        task_flags.branches(),
+        tasks.check_own,
       )
     ],
   ),
@@ -52,6 +43,48 @@ _SECTIONS = (
       integer('seed', 0, 'Of the partition, the cohorts and the model.', at_least=0),
       integer('rounds_per_eval', 10, 'Evaluates after every so many rounds.'),
       integer('max_eval_examples', None, 'Evaluates on a fixed random subset.'),
+    ],
+  ),
+  Section(
+    'Clients of a round',
+    [
+      choice(
+        'sampling',
+        'uniform',
+        'How they are drawn.',
+        {
+          'uniform': [],
+          'by_examples': [],
+          'log_normal': [
+            number(
+              'sampling_variance', 1.0, 'How unevenly clients are drawn.', at_least=0
+            )
+          ],
+        },
+      ),
+      number(
+        'dropout_rate',
+        0.0,
+        'Probability of a drawn client to drop out of the round.',
+        at_least=0,
+        below=1,
+      ),
+      number(
+        'straggler_rate',
+        0.0,
+        'Probability of a client to be a straggler in the round.',
+        at_least=0,
+        at_most=1,
+      ),
+      integer('straggler_steps', 1, 'Most local steps of a straggler.'),
+      number(
+        'available_share',
+        1.0,
+        'Share of the day that a client is available, each in a time zone of its own.',
+        above=0,
+        at_most=1,
+      ),
+      integer('rounds_per_day', 24, 'Rounds in a day.'),
     ],
   ),
   Section(
@@ -143,9 +176,22 @@ def free_names() -> set[str]:
   return {option.name for _, option in options.walk(PROGRAM.options) if option.is_free}
 
 
-def task_options(flags: dict[str, Any]) -> dict[str, Any]:
+def task_options(flags: Mapping[str, Any]) -> dict[str, Any]:
   """The flags that are options of the chosen task."""
-  return {name: flags[name] for name in tasks.options(flags['task'])}
+  tree = task_flags.branches().get(flags['task'], ())  # None for a user's own.
+  return {name: flags[name] for name in options.used(tree, flags)}
+
+
+def check_task(flags: Mapping[str, Any]) -> None:
+  """Makes sure that the task's files are there or can be had; takes seconds.
+
+  Raises:
+    UserError: If not.
+  """
+  try:
+    tasks.check(flags['task'], **task_options(flags))
+  except ValueError as error:
+    raise UserError(str(error)) from error
 
 
 def create_runtime(flags: dict[str, Any]) -> runtimes.Runtime:

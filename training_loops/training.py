@@ -1,19 +1,20 @@
 """The rounds of a run: cohort, round, evaluation, checkpoint, and again."""
 
+import contextlib
 import json
 import logging
 import math
 import time
 from typing import Any
 
-import tensorflow as tf
-
 import tasks
+from tff_algorithms import client_inputs
 from training_loops import (
   algorithms,
   checkpoints,
   evaluation,
   exports,
+  feeding,
   files,
   interrupts,
   plots,
@@ -21,6 +22,7 @@ from training_loops import (
   records,
   run_directory,
   sampling,
+  scratch,
   train_flags,
   versions,
 )
@@ -46,8 +48,29 @@ def load_task(flags: dict[str, Any]) -> tasks.Task:
   return task
 
 
-def build_process(flags: dict[str, Any], task: tasks.Task) -> Any:
+def build_process(
+  flags: dict[str, Any],
+  task: tasks.Task,
+  client_input: client_inputs.ClientInput | None = None,
+) -> Any:
   """The process that the flags describe.
+
+  Args:
+    flags: The run's flags.
+    task: The task.
+    client_input: What the clients' argument is, ordinary data sets by default.
+
+  Raises:
+    UserError: If the flags do not go together, or not with the task.
+  """
+  try:
+    return algorithms.build(flags, task.model, client_input)
+  except ValueError as error:
+    raise UserError(str(error)) from error
+
+
+def build_sampler(flags: dict[str, Any], task: tasks.Task) -> sampling.Sampler:
+  """What draws the clients of each round.
 
   Raises:
     UserError: If the flags do not go together, or not with the task.
@@ -58,8 +81,25 @@ def build_process(flags: dict[str, Any], task: tasks.Task) -> Any:
       f'--clients_per_round={flags["clients_per_round"]} is more than the '
       f'{num_clients} clients of {task.name}.'
     )
+  if flags['straggler_rate'] and not algorithms.has_local_steps(flags):
+    raise UserError(
+      f'--straggler_rate cuts local steps, and --algorithm={flags["algorithm"]} has '
+      'none.'
+    )
   try:
-    return algorithms.build(flags, task)
+    return sampling.Sampler(
+      client_ids=task.train.client_ids,
+      clients_per_round=flags['clients_per_round'],
+      seed=flags['seed'],
+      sampling=flags['sampling'],
+      num_examples=task.train.num_examples,
+      sampling_variance=flags.get('sampling_variance'),
+      dropout_rate=flags['dropout_rate'],
+      straggler_rate=flags['straggler_rate'],
+      straggler_steps=flags['straggler_steps'],
+      available_share=flags['available_share'],
+      rounds_per_day=flags['rounds_per_day'],
+    )
   except ValueError as error:
     raise UserError(str(error)) from error
 
@@ -89,17 +129,26 @@ def restored(
 def train(flags: dict[str, Any], directory: run_directory.RunDirectory) -> None:
   """Trains from where the directory stands until the rounds asked for are done."""
   task = load_task(flags)
-  process = build_process(flags, task)
-  first_state = process.initialize()
-  with directory.opened(flags):
-    if not directory.config_file.exists():
-      _write_config(directory, flags)  # From now on it is a run.
-    with progress.logged_to(directory.log_file):
-      training = _Training(flags, directory, task, process, first_state)
-      _write_config(directory, flags)
-      # While it goes on it is not finished, even if it once was with fewer rounds.
-      directory.result_file.unlink(missing_ok=True)
-      training.run()
+  sampler = build_sampler(flags, task)
+  with (
+    scratch.directory() as client_directory,
+    contextlib.closing(
+      feeding.Feed(task, client_directory, has_limits=flags['straggler_rate'] > 0)
+    ) as feed,
+  ):
+    process = build_process(flags, task, feed.client_input)
+    first_state = process.initialize()
+    with directory.opened(flags):
+      if not directory.config_file.exists():
+        _write_config(directory, flags)  # From now on it is a run.
+      with progress.logged_to(directory.log_file):
+        training = _Training(
+          flags, directory, task, sampler, feed, process, first_state
+        )
+        _write_config(directory, flags)
+        # While it goes on it is not finished, even if it once was with fewer rounds.
+        directory.result_file.unlink(missing_ok=True)
+        training.run()
 
 
 def _write_config(directory: run_directory.RunDirectory, flags: dict[str, Any]) -> None:
@@ -121,10 +170,12 @@ class _Training:
   instant finds a round and the state that belongs to it.
   """
 
-  def __init__(self, flags, directory, task, process, first_state):
+  def __init__(self, flags, directory, task, sampler, feed, process, first_state):
     self._flags = flags
     self._directory = directory
     self._task = task
+    self._sampler = sampler
+    self._feed = feed
     self._process = process
     self._evaluate = evaluation.Evaluator(task.model)
     self._eval_rows = _eval_rows(task, flags)
@@ -177,15 +228,10 @@ class _Training:
       self._records.close()
 
   def _run_round(self, round_num: int, shown: progress.Progress) -> None:
-    cohort = sampling.cohort(
-      self._task.train.client_ids,
-      self._flags['clients_per_round'],
-      seed=self._flags['seed'],
-      round_num=round_num,
-    )
-    output = self._process.next(
-      self._completed[1], [self._task.train.client_dataset(c) for c in cohort]
-    )
+    clients = self._feed.arguments(self._sampler.draw(round_num))
+    if round_num < self._flags['rounds']:
+      self._feed.prepare(self._sampler.draw(round_num + 1))
+    output = self._process.next(self._completed[1], clients)
     train_metrics = output.metrics['client_work']['train']
     self._warn_of_divergence(round_num, train_metrics)
     is_last = round_num == self._flags['rounds']
@@ -245,10 +291,8 @@ class _Training:
 
 def _eval_rows(task: tasks.Task, flags: dict[str, Any]) -> Any:
   """The test rows of all clients, or a subset that depends on the seed alone."""
-  rows = task.test.all_rows()
-  num_rows = len(tf.nest.flatten(rows)[0])
   size = flags['max_eval_examples']
-  if size is None or size >= num_rows:
-    return rows
-  chosen = sampling.subset(num_rows, size, seed=flags['seed'])
-  return tf.nest.map_structure(lambda array: array[chosen], rows)
+  if size is None:
+    return task.test.all_rows()
+  num_rows = sum(map(task.test.num_examples, task.test.client_ids))
+  return task.test.all_rows(sampling.subset(num_rows, size, seed=flags['seed']))

@@ -14,7 +14,7 @@ def task(request):
 
 
 def _sorted_examples(x, y):
-  return sorted(map(tuple, np.column_stack([x, y])))
+  return sorted(map(tuple, np.column_stack([x.reshape(len(x), -1), y])))
 
 
 def test_train_and_test_together_are_the_data_set(task):

@@ -8,6 +8,14 @@ import pytest
 
 import tasks
 
+_OWN = """
+from tasks import Task, load
+import dataclasses
+
+def digits(name, seed):
+  return dataclasses.replace(load('digits_logistic', seed), name=name)
+"""
+
 
 def test_listing_tasks_does_not_import_tensorflow():
   source = """
@@ -37,10 +45,33 @@ def test_unknown_task_is_refused_with_known_and_near_names():
 
 
 def test_foreign_option_is_refused_with_the_options_taken():
-  with pytest.raises(ValueError, match='not take flavour; it takes num_clients, dir'):
+  with pytest.raises(
+    ValueError, match='not take flavour; it takes partitioner, num_clients, dirichlet_'
+  ):
     tasks.load('digits_mlp', seed=0, flavour='mint')
+  with pytest.raises(ValueError, match='not take dirichlet_alpha'):
+    tasks.load('digits_mlp', seed=0, partitioner='iid', dirichlet_alpha=1.0)
+
+
+def test_unknown_choice_is_refused_with_the_known():
+  with pytest.raises(ValueError, match=r"partitioner must be one of iid.*found 'fair'"):
+    tasks.load('digits_mlp', seed=0, partitioner='fair')
 
 
 def test_defaults_cannot_be_changed_by_accident():
   with pytest.raises(TypeError):
     tasks.options('digits_mlp')['num_clients'] = 3
+
+
+def test_a_function_of_ones_own_is_a_task_by_its_dotted_name(tmp_path, monkeypatch):
+  (tmp_path / 'my_tasks.py').write_text(_OWN)
+  monkeypatch.syspath_prepend(tmp_path)
+  tasks.check('my_tasks.digits')
+  assert tasks.load('my_tasks.digits', seed=3).name == 'my_tasks.digits'
+  for name in ('nobodys_tasks.digits', 'my_tasks.', 'my_tasks.digits.more'):
+    with pytest.raises(ValueError, match='no module'):
+      tasks.check(name)
+  with pytest.raises(ValueError, match=r"my_tasks.*has no function 'digit'"):
+    tasks.load('my_tasks.digit', seed=3)
+  with pytest.raises(ValueError, match='does not take num_clients'):
+    tasks.load('my_tasks.digits', seed=3, num_clients=3)

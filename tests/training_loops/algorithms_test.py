@@ -19,7 +19,7 @@ def task():
 
 def _built(task, **flags):
   return algorithms.build(
-    train_flags.configure(task='digits_mlp', output_dir='x', **flags), task
+    train_flags.configure(task='digits_mlp', output_dir='x', **flags), task.model
   )
 
 

@@ -1,6 +1,7 @@
 """Tests of evaluation."""
 
 import collections
+import dataclasses
 
 import numpy as np
 import tensorflow as tf
@@ -45,7 +46,7 @@ _WEIGHTS = models.ModelWeights(
 
 def test_the_metrics_are_those_of_all_rows_whatever_the_chunks():
   evaluate = evaluation.Evaluator(_model(_linear))
-  for num_rows in (1, 1023, 1024, 1025, 5000):
+  for num_rows in (1, 255, 256, 257, 1300):
     rows = _rows(num_rows)
     logits = rows['x'] @ _WEIGHTS.trainable[0]
     log_sum = np.log(np.exp(logits).sum(axis=1))
@@ -65,7 +66,7 @@ def test_it_is_not_traced_again_for_other_weights_and_sizes():
     return _linear(weights, x, seed)
 
   evaluate = evaluation.Evaluator(_model(predict))
-  for num_rows in (3, 5, 1030, 2070):
+  for num_rows in (3, 5, 260, 520):
     evaluate(_WEIGHTS, _rows(num_rows))
   few = len(num_traces)
   for num_rows in range(7, 40):
@@ -83,3 +84,11 @@ def test_a_functional_model_of_tff_is_evaluated_alike():
   theirs = evaluation.Evaluator(functional)(weights, task.test.all_rows())
   np.testing.assert_allclose(ours['loss'], theirs['loss'], rtol=1e-6)
   np.testing.assert_allclose(ours['accuracy'], theirs['accuracy'], rtol=1e-6)
+
+
+def test_a_loss_among_the_metrics_of_the_model_comes_first():
+  model = _model(_linear)
+  model = dataclasses.replace(
+    model, finalize_metrics=lambda sums: collections.OrderedDict(loss=tf.constant(7.0))
+  )
+  assert evaluation.Evaluator(model)(_WEIGHTS, _rows(3))['loss'] == 7

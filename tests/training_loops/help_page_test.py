@@ -46,6 +46,7 @@ Things
     --beta=X                      b. [0.9]
 
 And
+  --helpshort                     This page, narrowed by whatever was chosen.
   --flagfile=PATH                 Reads flags from a file, one a line.
   --list_things                   Lists them."""
   )

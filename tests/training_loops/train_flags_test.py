@@ -27,9 +27,37 @@ def test_configure_refuses_what_the_command_line_refuses():
 
 
 @pytest.mark.parametrize('task', tasks.names())
-def test_every_option_of_a_task_is_a_flag_with_the_default_of_the_task(task):
+def test_the_flags_of_a_task_are_what_it_takes(task):
   flags = train_flags.configure(**{**_NEEDED, 'task': task})
-  assert train_flags.task_options(flags) == tasks.options(task)
+  options = train_flags.task_options(flags)
+  for name, default in tasks.options(task).items():
+    if isinstance(default, tasks.Choice):
+      assert options.pop(name) == default.default
+      for brought, value in default.branches[default.default].items():
+        assert options.pop(brought) == value
+    else:
+      assert options.pop(name) == default
+  assert not options
+
+
+def test_a_task_of_ones_own_takes_no_options_and_must_be_there(tmp_path, monkeypatch):
+  (tmp_path / 'my_own_tasks.py').touch()
+  monkeypatch.syspath_prepend(tmp_path)
+  flags = train_flags.configure(**{**_NEEDED, 'task': 'my_own_tasks.digits'})
+  assert train_flags.task_options(flags) == {}
+  with pytest.raises(
+    UserError, match="no module 'gone_tasks' with a function 'digits'"
+  ):
+    train_flags.configure(**{**_NEEDED, 'task': 'gone_tasks.digits'})
+
+
+def test_data_that_cannot_be_had_are_the_users_mistake(tmp_path, monkeypatch):
+  monkeypatch.setattr(tasks.downloads, 'is_reachable', lambda url: False)
+  flags = train_flags.configure(
+    **{**_NEEDED, 'task': 'emnist_cnn', 'data_dir': tmp_path}
+  )
+  with pytest.raises(UserError, match=r'emnist_all\.sqlite'):
+    train_flags.check_task(flags)
 
 
 def test_the_data_directory_is_refused_by_name_where_the_task_needs_none():

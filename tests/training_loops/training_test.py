@@ -1,5 +1,6 @@
 """Tests of the rounds of a run: in this process, on the real runtime."""
 
+import contextlib
 import csv
 import functools
 import json
@@ -43,19 +44,24 @@ def _flags(output_dir, algorithm='fed_avg', **flags):
 
 
 @pytest.fixture(scope='module', autouse=True)
-def built_once():
+def built_once(tmp_path_factory):
   """Spares building the same process for every run of these tests."""
   original, built = training.build_process, {}
+  # A process knows where its clients' files are: always in the same place, then.
+  scratch_directory = tmp_path_factory.mktemp('scratch')
 
-  def build(flags, task):
+  def build(flags, task, client_input):
     free = train_flags.free_names()
     key = json.dumps({name: flags[name] for name in flags if name not in free})
     if key not in built:
-      built[key] = original(flags, task)
+      built[key] = original(flags, task, client_input)
     return built[key]
 
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(training, 'build_process', build)
+    patch.setattr(
+      training.scratch, 'directory', lambda: contextlib.nullcontext(scratch_directory)
+    )
     yield
 
 

@@ -1,0 +1,180 @@
+"""The data's share of a round of emnist_logistic.
+
+    python -m benchmarks.data_share --data_dir=DIR
+
+The clients of FedAvg are fed in four ways, which take turns round by round, with the
+same cohorts, one epoch in batches of 20. "Nothing": a client is told how many rows it
+has and makes zeros, which is the round without its data. "By id": its rows are in a
+file since an earlier round. "By id, all new": no client has been seen before, so its
+rows are read from the data base, made and written, while the round before is computed.
+"tf.data sets": the rows travel. The data's share is what a round takes longer than one
+that is fed nothing.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import pathlib
+import tempfile
+import time
+from typing import Any
+
+from absl import app, flags, logging
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+import tqdm
+
+from benchmarks import machine
+import tasks
+from tff_algorithms import client_inputs
+from tff_algorithms.fed_avg import build_fed_avg
+from training_loops import feeding, runtimes, tables
+from training_loops.sampling import Participant
+
+_DATA_DIR = flags.DEFINE_string(
+  'data_dir', None, "Where EMNIST is; TFF's cache by default."
+)
+_CLIENTS = flags.DEFINE_integer('clients', 10, 'Clients a round.', lower_bound=1)
+_ROUNDS = flags.DEFINE_integer('rounds', 25, 'Rounds to measure.', lower_bound=1)
+_OUTPUT = flags.DEFINE_string('output', None, 'A Markdown file to write the table to.')
+
+_WARM_UP_ROUNDS = 3
+_BATCH_SIZE = 20
+
+_NOTHING = 'nothing'
+_BY_ID = 'clients by id'
+_ALL_NEW = 'clients by id, all new'
+_DATASETS = 'tf.data sets'
+
+# (this round's cohort, the next one) -> None, having done the round.
+Round = Callable[[list[Participant], list[Participant]], None]
+
+
+def _zeros(task: tasks.Task) -> client_inputs.ClientInput:
+  """A client that is told how many rows it has, and makes them."""
+
+  def load(num_rows):
+    rows = tf.nest.map_structure(
+      lambda spec: tf.zeros([num_rows, *spec.shape[1:]], spec.dtype),
+      task.model.input_spec,
+    )
+    return client_inputs.ClientRows(tf.cast(num_rows, tf.int64), rows)
+
+  return client_inputs.ClientInput(tff.TensorType(np.int32), load)
+
+
+def _trainer(
+  task: tasks.Task, client_input: client_inputs.ClientInput | None
+) -> Callable[[list[Any]], None]:
+  """Clients' arguments -> None, having trained on them."""
+  process = build_fed_avg(
+    task.model,
+    client_learning_rate=0.1,
+    batch_size=_BATCH_SIZE,
+    client_input=client_input,
+  )
+  state = process.initialize()
+
+  def train(clients):
+    nonlocal state
+    state = process.next(state, clients).state
+
+  return train
+
+
+def _rounds(
+  task: tasks.Task, by_id: feeding.Feed, all_new: feeding.Feed
+) -> dict[str, Round]:
+  train_on_zeros = _trainer(task, _zeros(task))
+  train_by_id = _trainer(task, by_id.client_input)
+  train_all_new = _trainer(task, all_new.client_input)
+  train_on_datasets = _trainer(task, None)
+
+  def round_of_nothing(cohort, _):
+    train_on_zeros([np.int32(task.train.num_examples(p.client_id)) for p in cohort])
+
+  def round_by_id(cohort, _):
+    train_by_id(by_id.arguments(cohort))
+
+  def round_of_all_new(cohort, next_cohort):
+    clients = all_new.arguments(cohort)
+    all_new.prepare(next_cohort)
+    train_all_new(clients)
+    all_new.arguments(next_cohort)  # Waits for what was not ready in time.
+
+  def round_of_datasets(cohort, _):
+    train_on_datasets([task.train.client_dataset(p.client_id) for p in cohort])
+
+  return {
+    _NOTHING: round_of_nothing,
+    _BY_ID: round_by_id,
+    _ALL_NEW: round_of_all_new,
+    _DATASETS: round_of_datasets,
+  }
+
+
+def measure(
+  rounds: Mapping[str, Round], cohorts: Sequence[list[Participant]]
+) -> dict[str, np.ndarray]:
+  """The seconds of every round but the first few, by the way of feeding."""
+  seconds: dict[str, list[float]] = {name: [] for name in rounds}
+  names = list(rounds)
+  for t in tqdm.trange(len(cohorts) - 1, unit='round', disable=None):
+    first = t % len(names)  # Nobody is always the one to go after the slowest.
+    for name in names[first:] + names[:first]:
+      start = time.perf_counter()
+      rounds[name](cohorts[t], cohorts[t + 1])
+      seconds[name].append(time.perf_counter() - start)
+  return {name: np.array(seconds[name][_WARM_UP_ROUNDS:]) for name in names}
+
+
+def table(seconds: Mapping[str, np.ndarray]) -> str:
+  """A Markdown table."""
+  rows = []
+  for name, own in seconds.items():
+    share = np.median(1 - seconds[_NOTHING] / own)  # Of the same rounds.
+    low, median, high = (np.percentile(1000 * own, q) for q in (25, 50, 75))
+    rows.append([name, f'{median:.0f}', f'{low:.0f} - {high:.0f}', f'{share:.0%}'])
+  return tables.markdown(['fed', 'ms a round', 'quartiles', "data's share"], rows)
+
+
+def main(argv: Sequence[str]) -> None:
+  """Measures and prints the table."""
+  if len(argv) > 1:
+    raise app.UsageError(f'unexpected {argv[1]!r}.')
+  logging.set_verbosity(logging.WARNING)  # TFF notes each metric that it adds.
+  try:
+    task = tasks.load('emnist_logistic', seed=0, data_dir=_DATA_DIR.value)
+  except ValueError as error:
+    raise app.UsageError(str(error)) from error
+  # No client twice, so that all are new; in an order that is not the data base's.
+  ids = np.random.default_rng(0).permutation(task.train.client_ids)
+  num_cohorts = _WARM_UP_ROUNDS + _ROUNDS.value + 1
+  if num_cohorts * _CLIENTS.value > len(ids):
+    raise app.UsageError(f'there are only {len(ids)} clients: fewer rounds are needed.')
+  cohorts = [
+    [Participant(str(client_id), None) for client_id in part]
+    for part in ids[: num_cohorts * _CLIENTS.value].reshape(num_cohorts, -1)
+  ]
+  with (
+    runtimes.create('local'),
+    tempfile.TemporaryDirectory() as known,
+    tempfile.TemporaryDirectory() as unknown,
+    contextlib.closing(feeding.Feed(task, pathlib.Path(known), False)) as by_id,
+    contextlib.closing(feeding.Feed(task, pathlib.Path(unknown), False)) as all_new,
+  ):
+    for cohort in cohorts:
+      by_id.arguments(cohort)
+    seconds = measure(_rounds(task, by_id, all_new), cohorts)
+  text = (
+    f'{table(seconds)}\n\n{machine.describe()} {_ROUNDS.value} rounds of '
+    f'{_CLIENTS.value} clients, {_WARM_UP_ROUNDS} before them to warm up; {len(ids)} '
+    'writers in the data base.\n'
+  )
+  print(text)
+  if _OUTPUT.value:
+    pathlib.Path(_OUTPUT.value).write_text(text)
+
+
+if __name__ == '__main__':
+  app.run(main)

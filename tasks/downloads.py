@@ -1,0 +1,161 @@
+"""Whether the files that a task needs are there or can be had.
+
+Asked before anything slow happens: importing this module does not import TensorFlow.
+"""
+
+from collections.abc import Sequence
+import pathlib
+import threading
+import urllib.error
+import urllib.request
+
+from tasks import image_sources, tfds_files
+
+_TFDS_DATA = 'https://storage.googleapis.com/tfds-data'
+_TFF_DATA = 'https://storage.googleapis.com/tff-datasets-public'
+_TIMEOUT_SECONDS = 3
+
+
+def directory(data_dir: str | None) -> pathlib.Path:
+  """Where data are looked for and kept: `data_dir`, or TFF's own cache directory.
+
+  Raises:
+    ValueError: If `data_dir` is given and not there.
+  """
+  if data_dir is None:
+    return pathlib.Path.home() / '.tff'
+  path = pathlib.Path(data_dir).expanduser()
+  if not path.is_dir():
+    raise ValueError(f'--data_dir={data_dir} is not a directory.')
+  return path
+
+
+def tfds_directory(data_dir: str | None) -> pathlib.Path:
+  """Where TFDS keeps its data: `data_dir`, or its own default directory.
+
+  Raises:
+    ValueError: If `data_dir` is given and not there.
+  """
+  return tfds_files.default_directory() if data_dir is None else directory(data_dir)
+
+
+def emnist(data_dir: str | None) -> None:
+  """Checks for EMNIST by writer."""
+  require_tff_file(directory(data_dir), 'emnist_all.sqlite')
+
+
+def cifar100(data_dir: str | None) -> None:
+  """Checks for CIFAR-100 by client."""
+  require_tff_file(directory(data_dir), 'cifar100.sqlite')
+
+
+def shakespeare(data_dir: str | None) -> None:
+  """Checks for Shakespeare by role."""
+  require_tff_file(directory(data_dir), 'shakespeare.sqlite')
+
+
+def stackoverflow(data_dir: str | None) -> None:
+  """Checks for Stack Overflow by user."""
+  require_tff_file(directory(data_dir), 'stackoverflow.sqlite')
+
+
+def mnist(data_dir: str | None, partitioner: str) -> None:
+  """Checks for MNIST, or for EMNIST where the clients are the writers."""
+  if partitioner == 'writer':
+    emnist(data_dir)
+  else:
+    require_labelled_images(image_sources.MNIST, data_dir)
+
+
+def emnist_balanced(data_dir: str | None) -> None:
+  """Checks for the balanced split of EMNIST."""
+  require_labelled_images(image_sources.EMNIST_BALANCED, data_dir)
+
+
+def concrete(data_dir: str | None) -> pathlib.Path:
+  """Finds the table of concrete's strength, which nothing downloads."""
+  name = 'Concrete_Data.csv'
+  where = directory(data_dir)
+  for path in (where / 'concrete' / name, where / name):
+    if path.is_file():
+      return path
+  raise ValueError(
+    f'{name} cannot be found in {where}, and is not downloaded: save the table of '
+    'Concrete Compressive Strength, from the UCI Machine Learning Repository, as CSV '
+    'under this name, and name its directory with --data_dir; --task=digits_logistic '
+    'needs no download.'
+  )
+
+
+def tfds(data_dir: str | None, tfds_name: str | None) -> None:
+  """Checks for a data set of TFDS.
+
+  Args:
+    data_dir: Where TFDS keeps its data; its own default directory if None.
+    tfds_name: As for `tfds.load`: `name`, `name/config`, `name/config:version`.
+
+  Raises:
+    ValueError: If it is neither prepared nor can be downloaded, or not named.
+  """
+  if not tfds_name:
+    raise ValueError('Name a data set of TFDS with --tfds_name, such as cifar10.')
+  where = tfds_directory(data_dir)
+  if not tfds_files.prepared(tfds_name, where) and not is_reachable(_TFDS_DATA):
+    name, _, version = tfds_name.partition(':')
+    file_name = f'{name}/{version or "*"}/{tfds_files.INFO_FILE}'
+    raise ValueError(missing([file_name], where))
+
+
+def require_labelled_images(source: image_sources.Source, data_dir: str | None) -> None:
+  """Returns if the data are there, as files or from TFDS, or else can be downloaded.
+
+  Raises:
+    ValueError: If neither.
+  """
+  where = directory(data_dir)
+  if (
+    not image_sources.find(source, where)
+    and not tfds_files.prepared(source.tfds_name, tfds_directory(data_dir))
+    and not is_reachable(_TFDS_DATA)
+  ):
+    raise ValueError(missing(source.file_names, where))
+
+
+def require_tff_file(where: pathlib.Path, name: str) -> None:
+  """Returns if a file of TFF's is there, or else can be downloaded.
+
+  Raises:
+    ValueError: If neither.
+  """
+  if not (where / name).exists() and not is_reachable(f'{_TFF_DATA}/{name}.lzma'):
+    raise ValueError(missing([name], where))
+
+
+def missing(names: Sequence[str], where: pathlib.Path) -> str:
+  """What to tell a user whose data are not there and cannot be downloaded."""
+  return (
+    f'{", ".join(names)} cannot be found in {where}, nor downloaded: there is no '
+    'network. Name the directory that has it with --data_dir; '
+    '--task=digits_logistic needs no download.'
+  )
+
+
+def is_reachable(url: str) -> bool:
+  """Whether something answers at the address, within a few seconds."""
+  answers = []
+
+  def ask():
+    request = urllib.request.Request(url, method='HEAD')
+    try:
+      with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS):
+        answers.append(True)
+    except urllib.error.HTTPError:
+      answers.append(True)  # A server refused this address: there is a network.
+    except OSError:
+      pass
+
+  # Looking up a name can take longer than any timeout that can be set for it.
+  thread = threading.Thread(target=ask, daemon=True)
+  thread.start()
+  thread.join(_TIMEOUT_SECONDS)
+  return bool(answers)

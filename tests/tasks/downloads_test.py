@@ -1,0 +1,95 @@
+"""Tests of looking for files before anything slow happens."""
+
+import http.server
+import pathlib
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from tasks import downloads
+
+
+@pytest.fixture
+def is_offline(monkeypatch):
+  monkeypatch.setattr(downloads, 'is_reachable', lambda url: False)
+
+
+@pytest.mark.parametrize(
+  ('check', 'name'),
+  [
+    (downloads.emnist, 'emnist_all.sqlite'),
+    (downloads.cifar100, 'cifar100.sqlite'),
+    (downloads.shakespeare, 'shakespeare.sqlite'),
+    (downloads.stackoverflow, 'stackoverflow.sqlite'),
+  ],
+)
+def test_a_missing_file_is_named_with_directory_flag_and_a_way_out(
+  tmp_path, is_offline, check, name
+):
+  with pytest.raises(ValueError) as error:
+    check(str(tmp_path))
+  for part in (name, str(tmp_path), '--data_dir', '--task=digits_logistic'):
+    assert part in str(error.value)
+  (tmp_path / name).touch()
+  check(str(tmp_path))
+
+
+def test_the_network_is_not_asked_where_the_file_is_there(tmp_path, monkeypatch):
+  def no_question(url):
+    raise AssertionError(url)
+
+  monkeypatch.setattr(downloads, 'is_reachable', no_question)
+  (tmp_path / 'emnist_all.sqlite').touch()
+  downloads.emnist(str(tmp_path))
+
+
+def test_a_directory_that_is_not_there_is_the_users_mistake(tmp_path):
+  with pytest.raises(ValueError, match=r'--data_dir=.*nothing is not a directory'):
+    downloads.directory(str(tmp_path / 'nothing'))
+
+
+def test_the_default_is_the_cache_of_tff(monkeypatch, tmp_path):
+  monkeypatch.setenv('HOME', str(tmp_path))
+  assert downloads.directory(None) == tmp_path / '.tff'
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+  def do_HEAD(self):
+    self.send_response(200 if self.path == '/there' else 404)
+    self.end_headers()
+
+  def log_message(self, *args):
+    del args
+
+
+def test_a_server_that_answers_is_reachable_and_a_closed_port_is_not(monkeypatch):
+  monkeypatch.setenv('no_proxy', '*')
+  server = http.server.HTTPServer(('localhost', 0), _Handler)
+  threading.Thread(target=server.serve_forever, daemon=True).start()
+  address = f'http://localhost:{server.server_port}'
+  assert downloads.is_reachable(f'{address}/there')
+  assert downloads.is_reachable(f'{address}/elsewhere')
+  server.shutdown()
+  server.server_close()
+  assert not downloads.is_reachable(f'{address}/there')
+
+
+def test_checking_imports_nothing_slow(tmp_path):
+  source = f"""
+import sys
+import tasks
+from tasks import downloads
+downloads.is_reachable = lambda url: False
+try:
+  tasks.check('emnist_cnn', data_dir={str(tmp_path)!r})
+except ValueError:
+  pass
+else:
+  raise AssertionError
+assert not {{'tensorflow', 'tensorflow_federated', 'numpy'}} & set(sys.modules)
+"""
+  subprocess.run(
+    [sys.executable, '-c', source], cwd=pathlib.Path(__file__).parents[2], check=True
+  )

@@ -1,0 +1,213 @@
+"""Tests of layers and initial weights, against Keras."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tasks import layers
+
+_SEED = tf.constant([1, 2])
+_DRAWS = {
+  'uniform': lambda shape, seed, index: layers.uniform(shape, 0.05, seed, index),
+  'normal': lambda shape, seed, index: layers.normal(shape, 0.01, seed, index),
+  'glorot_uniform': layers.glorot_uniform,
+  'he_normal': layers.he_normal,
+  'orthogonal': layers.orthogonal,
+}
+
+
+def _assert_close(actual, expected, relative=1e-12):
+  error = np.linalg.norm(np.ravel(actual) - np.ravel(expected))
+  assert error <= relative * np.linalg.norm(np.ravel(expected))
+
+
+def _random(*shape):
+  return tf.constant(np.random.default_rng(sum(shape)).normal(size=shape))
+
+
+@pytest.mark.parametrize('shape', [(300, 500), (3, 3, 50, 100)])
+@pytest.mark.parametrize(
+  ('name', 'keras_initializer'),
+  [
+    ('uniform', tf.keras.initializers.RandomUniform(seed=0)),
+    ('normal', tf.keras.initializers.RandomNormal(stddev=0.01, seed=0)),
+    ('glorot_uniform', tf.keras.initializers.GlorotUniform(seed=0)),
+    ('he_normal', tf.keras.initializers.HeNormal(seed=0)),
+  ],
+)
+def test_initial_weights_are_distributed_as_those_of_keras(
+  name, keras_initializer, shape
+):
+  ours = np.ravel(_DRAWS[name](shape, _SEED, 0))
+  theirs = np.ravel(keras_initializer(shape))
+  assert ours.size == theirs.size
+  assert abs(ours.mean()) < 5 * theirs.std() / np.sqrt(ours.size)
+  shares = np.linspace(0.01, 0.99, 50)
+  np.testing.assert_allclose(
+    np.quantile(ours, shares), np.quantile(theirs, shares), atol=0.03 * theirs.std()
+  )
+  if name != 'normal':  # The others are bounded.
+    np.testing.assert_allclose(np.abs(ours).max(), np.abs(theirs).max(), rtol=1e-3)
+
+
+@pytest.mark.parametrize('name', _DRAWS)
+def test_initial_weights_differ_by_layer_and_seed_and_by_nothing_else(name):
+  def draw(seed, layer):
+    return _DRAWS[name]((4, 4), tf.constant([seed, 0]), layer).numpy()
+
+  np.testing.assert_array_equal(draw(1, 0), draw(1, 0))
+  assert not np.array_equal(draw(1, 0), draw(1, 1))
+  assert not np.array_equal(draw(1, 0), draw(2, 0))
+
+
+@pytest.mark.parametrize('shape', [(20, 80), (80, 20), (30, 30)])
+def test_orthogonal_has_orthonormal_rows_or_columns(shape):
+  q = layers.orthogonal(shape, _SEED, 0).numpy()
+  assert q.shape == shape
+  gram = q @ q.T if shape[0] < shape[1] else q.T @ q
+  np.testing.assert_allclose(gram, np.eye(min(shape)), atol=1e-5)
+
+
+def test_orthogonal_has_no_preferred_direction():
+  corners = [layers.orthogonal((3, 3), _SEED, i).numpy()[0, 0] for i in range(200)]
+  # A coordinate of a random point on the sphere has mean 0 and variance 1/3.
+  assert abs(np.mean(corners)) < 4 * np.sqrt(1 / 3 / 200)
+  np.testing.assert_allclose(np.var(corners), 1 / 3, rtol=0.25)
+
+
+def test_kernels_are_followed_by_biases_of_zeros():
+  shapes = [(3, 3, 2, 4), (5, 5), (5, 5)]
+  weights = layers.kernels_and_biases(shapes, _SEED)
+  assert [w.shape for w in weights[::2]] == shapes
+  assert [w.numpy().tolist() for w in weights[1::2]] == [[0] * 4, [0] * 5, [0] * 5]
+  assert not np.array_equal(weights[2], weights[4])
+
+
+def test_lstm_weights_are_those_of_keras_in_shape_and_bias():
+  ours = layers.lstm_weights(3, 5, layers.he_normal, _SEED, 0)
+  keras_layer = tf.keras.layers.LSTM(5)
+  keras_layer.build([None, None, 3])
+  theirs = keras_layer.get_weights()
+  assert [w.shape for w in ours] == [w.shape for w in theirs]
+  np.testing.assert_array_equal(ours[2], theirs[2])
+  other = layers.lstm_weights(3, 5, layers.he_normal, _SEED, 1)
+  assert not np.array_equal(ours[0], other[0])
+  assert not np.array_equal(ours[1], other[1])
+
+
+def test_lstm_kernels_of_one_layer_are_drawn_from_different_seeds():
+  kernel, recurrent, _ = layers.lstm_weights(5, 5, layers.orthogonal, _SEED, 0)
+  assert not np.array_equal(kernel, recurrent)
+
+
+@pytest.mark.parametrize('shape', [(4, 3), (4, 7, 3)])
+def test_dense_is_that_of_keras(shape):
+  x, kernel, bias = _random(*shape), _random(3, 5), _random(5)
+  keras_layer = tf.keras.layers.Dense(5, dtype=tf.float64)
+  keras_layer.build(shape)
+  keras_layer.set_weights([kernel, bias])
+  _assert_close(layers.dense(x, kernel, bias), keras_layer(x))
+
+
+def test_dropout_is_off_without_a_seed():
+  x = _random(3, 4)
+  assert layers.dropout(x, 0.5, None, 0) is x
+
+
+def test_dropout_drops_at_its_rate_and_scales_the_rest():
+  kept = layers.dropout(tf.fill([200, 500], 3.0), 0.25, _SEED, 0).numpy()
+  assert set(np.unique(kept)) == {0.0, np.float32(3.0 / 0.75)}
+  # The share of 100,000 coins.
+  assert abs(np.mean(kept == 0) - 0.25) < 4 * np.sqrt(0.25 * 0.75 / kept.size)
+
+
+def test_dropout_masks_differ_by_layer_and_seed_and_by_nothing_else():
+  def mask(seed, index):
+    return layers.dropout(tf.ones([10, 10]), 0.5, tf.constant(seed), index).numpy()
+
+  np.testing.assert_array_equal(mask([1, 2], 0), mask([1, 2], 0))
+  assert not np.array_equal(mask([1, 2], 0), mask([1, 2], 1))
+  assert not np.array_equal(mask([1, 2], 0), mask([1, 3], 0))
+  assert not np.array_equal(mask([1, 2], 0), mask([2, 2], 0))
+
+
+def _value_and_gradients(function, *arguments):
+  """A function's value, and the gradients of a random linear form of it."""
+  with tf.GradientTape() as tape:
+    tape.watch(arguments)
+    value = function(*arguments)
+    form = tf.reduce_sum(value * _random(*value.shape))
+  return value, *tape.gradient(form, arguments)
+
+
+@pytest.mark.parametrize('shape', [(3, 4, 5, 64), (1, 2, 2, 32)])
+def test_group_norm_is_that_of_keras_with_its_gradients(shape):
+  x, gamma, beta = 2 + _random(*shape), _random(shape[-1]), _random(1, shape[-1])[0]
+  keras_layer = tf.keras.layers.GroupNormalization(dtype=tf.float64)
+  keras_layer.build(shape)
+  keras_layer.set_weights([gamma, beta])
+
+  def keras_norm(x):
+    return keras_layer(x)
+
+  with tf.GradientTape() as tape:
+    tape.watch(x)
+    value = keras_norm(x)
+    form = tf.reduce_sum(value * _random(*shape))
+  expected = value, *tape.gradient(form, [x, *keras_layer.trainable_weights])
+  for ours, theirs in zip(
+    _value_and_gradients(layers.group_norm, x, gamma, beta), expected, strict=True
+  ):
+    _assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize('shape', [(3, 6, 4), (1, 2, 3), (2, 1, 3)])
+def test_lstm_is_that_of_keras_with_its_gradients(shape):
+  num_units = 5
+  x = _random(*shape)
+  kernel = _random(shape[-1], 4 * num_units)
+  recurrent, bias = _random(num_units, 4 * num_units), _random(4 * num_units)
+  keras_layer = tf.keras.layers.LSTM(
+    num_units, return_sequences=True, dtype=tf.float64
+  )
+  keras_layer.build(shape)
+  keras_layer.set_weights([kernel, recurrent, bias])
+  with tf.GradientTape() as tape:
+    tape.watch(x)
+    value = keras_layer(x)
+    form = tf.reduce_sum(value * _random(*value.shape))
+  expected = value, *tape.gradient(form, [x, *keras_layer.trainable_weights])
+  for ours, theirs in zip(
+    _value_and_gradients(layers.lstm, x, kernel, recurrent, bias), expected, strict=True
+  ):
+    _assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize('batch_size', [0, 1, 4])
+def test_lstm_and_group_norm_do_not_depend_on_how_much_is_known_of_the_batch(
+  batch_size,
+):
+  weights = _random(3, 20), _random(5, 20), _random(20)
+
+  @tf.function(input_signature=[tf.TensorSpec([None, 4, 3], tf.float64)])
+  def lstm(x):
+    return layers.lstm(x, *weights)
+
+  @tf.function(input_signature=[tf.TensorSpec([None, 2, 3, 32], tf.float64)])
+  def group_norm(x):
+    return layers.group_norm(x, _random(32), _random(32))
+
+  x, images = _random(9, 4, 3)[:batch_size], _random(9, 2, 3, 32)[:batch_size]
+  assert lstm(x).shape == [batch_size, 4, 5]
+  assert group_norm(images).shape == images.shape
+  np.testing.assert_allclose(lstm(x), layers.lstm(_random(9, 4, 3), *weights)[:batch_size])
+  np.testing.assert_allclose(
+    group_norm(images), group_norm(_random(9, 2, 3, 32))[:batch_size]
+  )
+
+
+def test_embedding_takes_rows_and_gives_nan_where_there_is_none():
+  table = _random(4, 2)
+  rows = layers.embedding(table, tf.constant([[3, 0], [-1, 4]])).numpy()
+  np.testing.assert_array_equal(rows[0], table.numpy()[[3, 0]])
+  assert np.isnan(rows[1]).all()

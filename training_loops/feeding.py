@@ -1,0 +1,94 @@
+"""The way of the data into a round: clients by id, their rows in files of their own.
+
+A client's rows are made once, when it is first drawn, and written to a file, from which
+the client reads them itself in that round and in all later ones: only ids travel. The
+kernel keeps files in memory as long as there is room, so that memory is used up to a
+bound, and the disk beyond it. While a round is computed, the rows of the next are made.
+"""
+
+from collections.abc import Sequence
+import concurrent.futures
+import pathlib
+from typing import Any
+
+import numpy as np
+
+import tasks
+from tasks.client_files import ClientFiles, Feature
+from tff_algorithms import client_inputs, models
+from training_loops.options import UserError
+from training_loops.sampling import Participant
+
+# For a client without a limit, where others have one: more steps than any takes.
+_NO_LIMIT = np.iinfo(np.int32).max
+
+
+class Feed:
+  """Feeds the clients of a task to a process, round by round."""
+
+  def __init__(self, task: tasks.Task, directory: pathlib.Path, has_limits: bool):
+    """Initializes the feed.
+
+    Args:
+      task: The task.
+      directory: Where the files go, empty.
+      has_limits: Whether some clients have a limit to their steps.
+    """
+    self._task = task
+    self._has_limits = has_limits
+    self._written: set[str] = set()
+    specs = dict(zip('xy', models.x_and_y(task.model.input_spec), strict=True))
+    self._files = ClientFiles(
+      directory,
+      tuple(
+        Feature(name, spec.dtype.name, tuple(spec.shape[1:]))
+        for name, spec in specs.items()
+      ),
+    )
+    # One thread: the cores are the clients'.
+    self._thread = concurrent.futures.ThreadPoolExecutor(max_workers=1)
+    self._next: concurrent.futures.Future | None = None
+
+  @property
+  def client_input(self) -> client_inputs.ClientInput:
+    """What the clients' argument is."""
+    if self._has_limits:
+      return client_inputs.from_id_and_max_steps(self._files.load)
+    return client_inputs.from_id(self._files.load)
+
+  def prepare(self, participants: Sequence[Participant]) -> None:
+    """Begins to make the rows of a round to come, and returns."""
+    self._next = self._thread.submit(self._write, participants)
+
+  def arguments(self, participants: Sequence[Participant]) -> list[Any]:
+    """What to give the process for each client of a round.
+
+    Raises:
+      UserError: If a client's rows do not fit the model.
+    """
+    if self._next:
+      self._next.result()
+    self._write(participants)
+    # TFF takes text in ASCII only, but any bytes.
+    ids = [participant.client_id.encode() for participant in participants]
+    if not self._has_limits:
+      return ids
+    limits = [participant.max_steps or _NO_LIMIT for participant in participants]
+    return [
+      {'client_id': client_id, 'max_steps': np.int32(limit)}
+      for client_id, limit in zip(ids, limits, strict=True)
+    ]
+
+  def close(self) -> None:
+    """Waits for what was begun; nothing is written afterwards."""
+    self._thread.shutdown(cancel_futures=True)
+
+  def _write(self, participants: Sequence[Participant]) -> None:
+    for participant in participants:
+      client_id = participant.client_id
+      if client_id not in self._written:
+        try:
+          self._files.add(client_id, self._task.train.rows(client_id))
+        except ValueError as error:
+          raise UserError(f'{self._task.name}: {error}') from error
+        self._written.add(client_id)
