@@ -5,7 +5,8 @@ import dataclasses
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tasks.classifiers import classifier, glorot_uniform
+from tasks.classifiers import classifier
+from tasks.layers import glorot_uniform
 from tff_algorithms.models import Model, as_functional_model
 
 NUM_CLASSES = 62

@@ -2,7 +2,6 @@
 
 import collections
 from collections.abc import Callable
-import math
 from typing import Any
 
 import tensorflow as tf
@@ -31,19 +30,3 @@ def classifier(
     metrics=models.accuracy_sums,
     finalize_metrics=models.accuracy_from_sums,
   )
-
-
-def glorot_uniform(shape: tuple[int, ...], seed: Any, index: int) -> tf.Tensor:
-  """Initial weights of a dense `[in, out]` or convolutional `[h, w, in, out]` layer.
-
-  Uniform within sqrt(6 / (fan in + fan out)), Glorot and Bengio 2010.
-
-  Args:
-    shape: The shape of the weights.
-    seed: A `[2]` integer seed, of the whole model.
-    index: Which of its layers this is, so that no two are alike.
-  """
-  *window, num_in, num_out = shape
-  limit = (6.0 / (math.prod(window) * (num_in + num_out))) ** 0.5
-  layer_seed = tf.random.experimental.stateless_fold_in(seed, index)
-  return tf.random.stateless_uniform(shape, layer_seed, -limit, limit)

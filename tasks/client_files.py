@@ -80,7 +80,7 @@ class ClientFiles:
       )
     for name, array in rows.items():
       path = self.directory / _file_name(client_id, name)
-      path.write_bytes(array.astype(array.dtype.newbyteorder('<')).tobytes())
+      array.astype(array.dtype.newbyteorder('<'), copy=False).tofile(path)
 
 
 def features_of(rows: Mapping[str, np.ndarray]) -> tuple[Feature, ...]:

@@ -4,6 +4,7 @@ import collections
 from collections.abc import Callable, Mapping, Sequence
 import math
 import tempfile
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -126,7 +127,7 @@ class FederatedData:
       chosen = np.arange(sum(counts))
     bounds: np.ndarray = np.cumsum([0, *counts])
     # Where each client's rows begin and end in the result.
-    cuts = np.searchsorted(chosen, bounds)
+    cuts: Any = np.searchsorted(chosen, bounds)
     gathered: Rows | None = None
     wanted = [i for i in range(len(counts)) if cuts[i] < cuts[i + 1]]
     for i in tqdm.tqdm(wanted or [0], 'Reading', delay=2, leave=False, disable=None):

@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algorithms.client_inputs import ClientInput
+from tff_algorithms.models import ModelWeights
 from tff_algorithms.phases import Phase, ServerState
 from tff_algorithms.round_trip import RoundTrip
 
@@ -40,6 +41,14 @@ class PhasedProcess(tff.learning.templates.LearningProcess):
     they are `next`, but for P being the metrics of a single phase.
     """
     return self._phases
+
+
+def model_weights(state: State) -> ModelWeights:
+  """The model in a state: `get_model_weights` without a call of the runtime.
+
+  Such a call ships the whole state there and the model back, seconds for a large one.
+  """
+  return state.server.weights
 
 
 def build_learning_process(
@@ -117,9 +126,7 @@ def build_learning_process(
 
   state_type = initialize.type_signature.result.member
 
-  @tff.tensorflow.computation(state_type)
-  def get_model_weights(state):
-    return state.server.weights
+  get_model_weights = tff.tensorflow.computation(model_weights, state_type)
 
   @tff.tensorflow.computation(state_type, server_type.weights)
   def set_model_weights(state, weights):

@@ -108,12 +108,13 @@ def _evaluate(
   run_flags: dict[str, Any], checkpoint: checkpoints.Checkpoint
 ) -> tuple[Metrics, Clients, int]:
   """The metrics over all examples, by client, and how many clients have none."""
+  from tff_algorithms.process import model_weights
   from training_loops import evaluation, training
 
   task = training.load_task(run_flags)
   process = training.build_process(run_flags, task)
   state = training.restored(checkpoint, process.initialize(), run_flags)
-  weights = process.get_model_weights(state)
+  weights = model_weights(state)
   evaluate = evaluation.Evaluator(task.model)
   overall = evaluate(weights, task.test.all_rows())
   clients = {

@@ -4,7 +4,7 @@ Prints a table, and writes into a directory label_counts.png where an example ha
 class, and examples.png for images or examples.txt for text.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import pathlib
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +50,7 @@ def main(flags: dict[str, Any]) -> None:
   directory = pathlib.Path(flags['output_dir'])
   directory.mkdir(parents=True, exist_ok=True)
   try:
-    for line in _shown(task, directory):
+    for line in show(task, directory):
       print(line, flush=True)
   except ValueError as error:  # Some data are read only now.
     raise UserError(f'{task.name}: {error}') from error
@@ -66,8 +66,8 @@ def execute_nothing() -> None:
   tff.framework.set_default_context(worker_context.FailedContext(error))
 
 
-def _shown(task: 'tasks.Task', directory: pathlib.Path) -> Iterator[str]:
-  """Writes the files, and says line by line what there is."""
+def show(task: 'tasks.Task', directory: pathlib.Path) -> Iterator[str]:
+  """Writes the files into the directory, and says line by line what there is."""
   yield f'{sizes_table(task)}\n'
   rows = some_rows(task.train, _NUM_LINES)
   features = [f'{n} {a.dtype}{list(a.shape[1:])}' for n, a in rows.items()]
@@ -120,9 +120,24 @@ def draw_examples(picture: pathlib.Path, task: 'tasks.Task', title: str) -> None
   pictures.image_grid(picture, list(rows['x']), labels, title)
 
 
-def _labels_shown(task: 'tasks.Task', picture: pathlib.Path) -> Iterator[str]:
+def draw_label_counts(
+  picture: pathlib.Path, labels: Sequence[np.ndarray], title: str
+) -> None:
+  """Draws how many examples of each label, from 0 on, each client has.
+
+  Args:
+    picture: The file.
+    labels: For each client those of its examples.
+    title: What stands above.
+  """
   from tasks import pictures
 
+  num_labels = 1 + np.concatenate(labels).max()
+  counts = [np.bincount(own, minlength=num_labels) for own in labels]
+  pictures.label_counts(picture, np.array(counts), title)
+
+
+def _labels_shown(task: 'tasks.Task', picture: pathlib.Path) -> Iterator[str]:
   client_ids = task.train.client_ids[:_MOST_CLIENTS]
   labels = [task.train.rows(client_id)['y'] for client_id in client_ids]
   kinds = np.unique(np.concatenate(labels))
@@ -131,8 +146,7 @@ def _labels_shown(task: 'tasks.Task', picture: pathlib.Path) -> Iterator[str]:
     clients = f'the first {clients} of {len(task.train.client_ids):,}'
   yield f'Labels: {len(kinds)} different ones, counted over {clients}'
   if 0 <= kinds.min() <= kinds.max() < _MOST_LABELS:
-    counts = [np.bincount(own, minlength=kinds.max() + 1) for own in labels]
-    pictures.label_counts(picture, np.array(counts), f'{task.name}: {clients}')
+    draw_label_counts(picture, labels, f'{task.name}: {clients}')
     yield f'Which client has which: {picture}'
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import tasks
 from tff_algorithms import client_inputs
+from tff_algorithms.process import model_weights
 from training_loops import (
   algorithms,
   checkpoints,
@@ -237,7 +238,7 @@ class _Training:
     is_last = round_num == self._flags['rounds']
     is_best = False
     if is_last or round_num % self._flags['rounds_per_eval'] == 0:
-      weights = self._process.get_model_weights(output.state)
+      weights = model_weights(output.state)
       eval_metrics = self._evaluate(weights, self._eval_rows)
       row = records.as_row(round_num, train=train_metrics, eval=eval_metrics)
       self._records.add(row, time.monotonic() - self._start)
@@ -279,7 +280,7 @@ class _Training:
   def _finish(self) -> None:
     round_num, state = self._completed
     path, rows = self._directory.path, self._records.rows
-    weights = self._process.get_model_weights(state)
+    weights = model_weights(state)
     exports.write_weights(path / 'weights.npz', weights)
     exports.write_saved_model(path / 'saved_model', self._task.model, weights)
     title = f'{self._flags["algorithm"]} on {self._flags["task"]}'

@@ -1,28 +1,37 @@
 """Tests of what classifiers have in common."""
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from tasks import classifiers
 
 
-@pytest.mark.parametrize('shape', [(300, 500), (3, 3, 50, 100)])
-def test_glorot_uniform_fills_its_range_evenly(shape):
-  weights = classifiers.glorot_uniform(shape, tf.constant([1, 2]), 0).numpy()
-  fan_in, fan_out = np.prod(shape[:-1]), np.prod(shape[:-2]) * shape[-1]
-  limit = np.sqrt(6 / (fan_in + fan_out))
-  assert weights.shape == shape
-  assert 0.999 * limit < np.abs(weights).max() <= limit
-  # The variance of a uniform distribution on [-l, l] is l^2 / 3.
-  assert abs(weights.mean()) < 0.02 * limit
-  np.testing.assert_allclose(weights.var(), limit**2 / 3, rtol=0.02)
+def test_classifier_has_the_mean_cross_entropy_and_the_accuracy_of_its_logits():
+  spec = tf.TensorSpec([None, 3], tf.float32)
+  model = classifiers.classifier(
+    spec, lambda seed: (tf.eye(3),), lambda weights, x, seed: tf.matmul(x, weights[0])
+  )
+  assert list(model.input_spec.items()) == [
+    ('x', spec),
+    ('y', tf.TensorSpec([None], tf.int32)),
+  ]
+  x, y = tf.constant([[2.0, 1.0, 0.0], [0.0, 0.0, 5.0]]), tf.constant([1, 2])
+  weights = model.initialize(tf.constant([0, 0]))
+  logits = model.predict(weights, x, None)
+  probabilities = np.exp(x) / np.exp(x).sum(axis=1, keepdims=True)
+  expected = -np.log([probabilities[0, 1], probabilities[1, 2]]).mean()
+  np.testing.assert_allclose(model.loss(y, logits), expected, rtol=1e-6)
+  assert model.finalize_metrics(model.metrics(y, logits)) == {'accuracy': 0.5}
 
 
-def test_glorot_uniform_differs_by_layer_and_seed_and_by_nothing_else():
-  def draw(seed, layer):
-    return classifiers.glorot_uniform((4, 4), tf.constant([seed, 0]), layer).numpy()
-
-  np.testing.assert_array_equal(draw(1, 0), draw(1, 0))
-  assert not np.array_equal(draw(1, 0), draw(1, 1))
-  assert not np.array_equal(draw(1, 0), draw(2, 0))
+def test_classifier_hands_on_the_seeds():
+  model = classifiers.classifier(
+    tf.TensorSpec([None], tf.float32),
+    lambda seed: (seed,),
+    lambda weights, x, seed: (weights, x, seed),
+  )
+  weights = model.initialize('seed')
+  assert weights.trainable == ('seed',)
+  assert weights.non_trainable == ()
+  assert model.predict(weights, 'x', 'another') == (('seed',), 'x', 'another')
+  assert model.predict(weights, 'x', None) == (('seed',), 'x', None)

@@ -86,7 +86,7 @@ def test_kernels_are_followed_by_biases_of_zeros():
 def test_lstm_weights_are_those_of_keras_in_shape_and_bias():
   ours = layers.lstm_weights(3, 5, layers.he_normal, _SEED, 0)
   keras_layer = tf.keras.layers.LSTM(5)
-  keras_layer.build([None, None, 3])
+  keras_layer.build((None, None, 3))
   theirs = keras_layer.get_weights()
   assert [w.shape for w in ours] == [w.shape for w in theirs]
   np.testing.assert_array_equal(ours[2], theirs[2])
@@ -98,15 +98,6 @@ def test_lstm_weights_are_those_of_keras_in_shape_and_bias():
 def test_lstm_kernels_of_one_layer_are_drawn_from_different_seeds():
   kernel, recurrent, _ = layers.lstm_weights(5, 5, layers.orthogonal, _SEED, 0)
   assert not np.array_equal(kernel, recurrent)
-
-
-@pytest.mark.parametrize('shape', [(4, 3), (4, 7, 3)])
-def test_dense_is_that_of_keras(shape):
-  x, kernel, bias = _random(*shape), _random(3, 5), _random(5)
-  keras_layer = tf.keras.layers.Dense(5, dtype=tf.float64)
-  keras_layer.build(shape)
-  keras_layer.set_weights([kernel, bias])
-  _assert_close(layers.dense(x, kernel, bias), keras_layer(x))
 
 
 def test_dropout_is_off_without_a_seed():
@@ -131,79 +122,74 @@ def test_dropout_masks_differ_by_layer_and_seed_and_by_nothing_else():
   assert not np.array_equal(mask([1, 2], 0), mask([2, 2], 0))
 
 
-def _value_and_gradients(function, *arguments):
-  """A function's value, and the gradients of a random linear form of it."""
-  with tf.GradientTape() as tape:
-    tape.watch(arguments)
-    value = function(*arguments)
-    form = tf.reduce_sum(value * _random(*value.shape))
-  return value, *tape.gradient(form, arguments)
+def _assert_is_keras_layer(layer, keras_layer, x):
+  """With random weights, the values and all gradients of a random form of them."""
+  keras_layer.build(x.shape)
+  weights = [_random(*w.shape) + i for i, w in enumerate(keras_layer.get_weights())]
+  keras_layer.set_weights(weights)
+  form = _random(*keras_layer(x).shape)
+  with tf.GradientTape(persistent=True) as tape:
+    tape.watch([x, *weights])
+    ours, theirs = layer(x, *weights), keras_layer(x)
+    our_sum, their_sum = tf.reduce_sum(form * ours), tf.reduce_sum(form * theirs)
+  _assert_close(ours, theirs)
+  our_gradients = tape.gradient(our_sum, [x, *weights])
+  their_gradients = tape.gradient(their_sum, [x, *keras_layer.trainable_weights])
+  for our_gradient, their_gradient in zip(our_gradients, their_gradients, strict=True):
+    _assert_close(our_gradient, their_gradient)
+
+
+@pytest.mark.parametrize('shape', [(4, 3), (4, 7, 3)])
+def test_dense_is_that_of_keras(shape):
+  keras_layer = tf.keras.layers.Dense(5, dtype=tf.float64)
+  _assert_is_keras_layer(layers.dense, keras_layer, _random(*shape))
+
+
+@pytest.mark.parametrize('window', [(3, 3), (1, 1), (5, 3)])
+def test_conv2d_is_that_of_keras(window):
+  keras_layer = tf.keras.layers.Conv2D(
+    5, window, padding='same', use_bias=False, dtype=tf.float64
+  )
+  _assert_is_keras_layer(layers.conv2d, keras_layer, _random(2, 6, 7, 3))
 
 
 @pytest.mark.parametrize('shape', [(3, 4, 5, 64), (1, 2, 2, 32)])
-def test_group_norm_is_that_of_keras_with_its_gradients(shape):
-  x, gamma, beta = 2 + _random(*shape), _random(shape[-1]), _random(1, shape[-1])[0]
+def test_group_norm_is_that_of_keras(shape):
   keras_layer = tf.keras.layers.GroupNormalization(dtype=tf.float64)
-  keras_layer.build(shape)
-  keras_layer.set_weights([gamma, beta])
-
-  def keras_norm(x):
-    return keras_layer(x)
-
-  with tf.GradientTape() as tape:
-    tape.watch(x)
-    value = keras_norm(x)
-    form = tf.reduce_sum(value * _random(*shape))
-  expected = value, *tape.gradient(form, [x, *keras_layer.trainable_weights])
-  for ours, theirs in zip(
-    _value_and_gradients(layers.group_norm, x, gamma, beta), expected, strict=True
-  ):
-    _assert_close(ours, theirs)
+  _assert_is_keras_layer(layers.group_norm, keras_layer, 2 + _random(*shape))
 
 
 @pytest.mark.parametrize('shape', [(3, 6, 4), (1, 2, 3), (2, 1, 3)])
-def test_lstm_is_that_of_keras_with_its_gradients(shape):
-  num_units = 5
-  x = _random(*shape)
-  kernel = _random(shape[-1], 4 * num_units)
-  recurrent, bias = _random(num_units, 4 * num_units), _random(4 * num_units)
-  keras_layer = tf.keras.layers.LSTM(
-    num_units, return_sequences=True, dtype=tf.float64
-  )
-  keras_layer.build(shape)
-  keras_layer.set_weights([kernel, recurrent, bias])
-  with tf.GradientTape() as tape:
-    tape.watch(x)
-    value = keras_layer(x)
-    form = tf.reduce_sum(value * _random(*value.shape))
-  expected = value, *tape.gradient(form, [x, *keras_layer.trainable_weights])
-  for ours, theirs in zip(
-    _value_and_gradients(layers.lstm, x, kernel, recurrent, bias), expected, strict=True
-  ):
-    _assert_close(ours, theirs)
+def test_lstm_is_that_of_keras(shape):
+  keras_layer = tf.keras.layers.LSTM(5, return_sequences=True, dtype=tf.float64)
+  _assert_is_keras_layer(layers.lstm, keras_layer, _random(*shape))
 
 
+@pytest.mark.parametrize(
+  ('layer', 'shape', 'weight_shapes'),
+  [
+    (layers.dense, (4, 3), [(3, 5), (5,)]),
+    (layers.conv2d, (4, 5, 3), [(3, 3, 3, 2)]),
+    (layers.group_norm, (2, 3, 32), [(32,), (32,)]),
+    (layers.lstm, (4, 3), [(3, 20), (5, 20), (20,)]),
+  ],
+)
 @pytest.mark.parametrize('batch_size', [0, 1, 4])
-def test_lstm_and_group_norm_do_not_depend_on_how_much_is_known_of_the_batch(
-  batch_size,
-):
-  weights = _random(3, 20), _random(5, 20), _random(20)
+def test_batch_may_be_of_unknown_size(layer, shape, weight_shapes, batch_size):
+  weights = [_random(*weight_shape) for weight_shape in weight_shapes]
 
-  @tf.function(input_signature=[tf.TensorSpec([None, 4, 3], tf.float64)])
-  def lstm(x):
-    return layers.lstm(x, *weights)
+  @tf.function(input_signature=[tf.TensorSpec([None, *shape], tf.float64)])
+  def traced(x):
+    with tf.GradientTape() as tape:
+      tape.watch(weights)
+      y = layer(x, *weights)
+    return y, tape.gradient(y, weights)
 
-  @tf.function(input_signature=[tf.TensorSpec([None, 2, 3, 32], tf.float64)])
-  def group_norm(x):
-    return layers.group_norm(x, _random(32), _random(32))
-
-  x, images = _random(9, 4, 3)[:batch_size], _random(9, 2, 3, 32)[:batch_size]
-  assert lstm(x).shape == [batch_size, 4, 5]
-  assert group_norm(images).shape == images.shape
-  np.testing.assert_allclose(lstm(x), layers.lstm(_random(9, 4, 3), *weights)[:batch_size])
-  np.testing.assert_allclose(
-    group_norm(images), group_norm(_random(9, 2, 3, 32))[:batch_size]
-  )
+  x = _random(9, *shape)
+  y, gradients = traced(x[:batch_size])
+  np.testing.assert_allclose(y, layer(x, *weights)[:batch_size], atol=1e-12)
+  assert [g.shape for g in gradients] == weight_shapes
+  assert np.isfinite(np.concatenate([np.ravel(g) for g in gradients])).all()
 
 
 def test_embedding_takes_rows_and_gives_nan_where_there_is_none():

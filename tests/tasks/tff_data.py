@@ -17,7 +17,8 @@ def write_all(directory: pathlib.Path) -> None:
   write(directory / 'emnist_all.sqlite', dict.fromkeys(names, emnist))
   for name in ('cifar100', 'shakespeare', 'stackoverflow'):
     clients = getattr(datasets, name).get_synthetic()
-    write(directory / f'{name}.sqlite', {'train': clients, 'test': clients})
+    splits = dict.fromkeys(('train', 'heldout', 'test'), clients)
+    write(directory / f'{name}.sqlite', splits)
   counts = directory / 'datasets'
   counts.mkdir()
   words = datasets.stackoverflow.get_synthetic_word_counts()

@@ -4,6 +4,7 @@ import pathlib
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tasks
 from tests.tasks import data_files
@@ -19,7 +20,7 @@ _FLAGS: dict[str, dict] = {
   'emnist_balanced_logistic': {'num_clients': 20},
   'tfds': {'tfds_name': 'toy_letters', 'num_clients': 4},
 }
-# Shape and dtype of a row, and the classes that the model tells apart.
+# The shape of a row's input, and the classes that the model tells apart.
 _ROWS = {
   'digits_logistic': ((8, 8), 10),
   'digits_mlp': ((8, 8), 10),
@@ -35,8 +36,8 @@ _ROWS = {
   'shakespeare': ((80,), 90),
   'stackoverflow_word': ((20,), 54),
   'stackoverflow_tag': ((256,), 5),
-  'concrete_linear': ((8,), 1),
-  'quadratics': ((20, 21), None),
+  'concrete_linear': ((8,), 2),  # A number for each of two examples.
+  'quadratics': ((20, 21), 1),
   'tfds': ((9, 9), 3),
 }
 
@@ -70,10 +71,10 @@ def cache(tff_cache, tmp_path_factory) -> pathlib.Path:
 
 
 def _num_outputs(task, rows):
+  """How many numbers the model gives for an example, or for a word of it."""
   weights = task.model.initialize(np.array([0, 0]))
   outputs = task.model.predict(weights, rows['x'][:2], None)
-  outputs = outputs if hasattr(outputs, 'shape') else outputs[0]
-  return outputs.shape[-1] if outputs.shape.rank > 1 else None
+  return tf.nest.flatten(outputs)[0].shape.as_list()[-1]
 
 
 @pytest.mark.slow

@@ -217,11 +217,18 @@ def _resident_megabytes(pid: int) -> float:
   raise AssertionError(f'{pid} is gone.')
 
 
+@pytest.fixture
+def emnist_flags(data_dir) -> list[str]:
+  return [f'--data_dir={data_dir}', '--max_eval_examples=100']
+
+
 @pytest.mark.long
-def test_memory_does_not_grow_with_the_rounds(tmp_path):
-  with _running(
-    tmp_path / 'run', '--rounds=600', '--rounds_per_checkpoint=50'
-  ) as process:
+@pytest.mark.parametrize('task', ['digits_mlp', 'emnist_logistic'])
+def test_memory_does_not_grow_with_the_rounds(task, tmp_path, request):
+  flags = [f'--task={task}', '--rounds=600', '--rounds_per_checkpoint=50']
+  if task != 'digits_mlp':
+    flags += request.getfixturevalue('emnist_flags')
+  with _running(tmp_path / 'run', *flags) as process:
     (worker,) = _wait_for(lambda: _children(process.pid))
     megabytes = {}
     for line in process.stdout:

@@ -1,0 +1,243 @@
+"""Models of text: the next character, the next word, the tags of a question.
+
+The networks are those of `tff.simulation.baselines`, which Reddi et al. 2021 used; with
+the same weights they compute the same, and their weights have the same order. The
+losses are means of another kind: TFF's over tokens is also over padding (the mask gets
+lost in `from_keras_model`), and its loss of tags is a sum over the batch of means.
+
+Ids of tokens are TFF's: 0 is padding, 1, 2, ... are the words or characters of the
+vocabulary, and then come out of vocabulary, beginning and end of a sentence.
+"""
+
+import collections
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+from tasks import layers
+from tff_algorithms import models
+
+_PADDING = 0
+_NUM_SPECIAL_TOKENS = 4
+_NUM_CHARACTERS = 86  # Those that TFF knows in Shakespeare.
+
+
+def next_character(num_layers: int, sequence_length: int = 80) -> models.Model:
+  """Predicts every next character, with LSTM layers of 256 units.
+
+  TFF's network has two layers, that of the Mime paper one.
+
+  Args:
+    num_layers: How many LSTM layers there are.
+    sequence_length: How many characters an example has.
+
+  Returns:
+    A model like `next_word`'s, but with one accuracy.
+  """
+  return _next_token(
+    _NUM_CHARACTERS,
+    sequence_length,
+    embedding_size=8,
+    lstm_sizes=(256,) * num_layers,
+    lstm_kernel=layers.he_normal,
+    projection_sizes=(),
+    partial_accuracies={},
+  )
+
+
+def next_word(vocab_size: int, sequence_length: int = 20) -> models.Model:
+  """Predicts every next word, with a layer of 670 LSTM units.
+
+  Args:
+    vocab_size: How many words there are, without the special tokens.
+    sequence_length: How many words an example has.
+
+  Returns:
+    A model whose x and y are ids, `[batch, sequence_length]`; y is what follows x, and
+    padding comes last. Where the label is padding nothing is asked. The loss is the
+    mean over the tokens asked for in the batch, 0 if there are none; an id out of range
+    makes it NaN. The metrics are over those tokens too: `loss`, `num_tokens`,
+    `accuracy`, and accuracies without some labels.
+  """
+  out_of_vocab, end_of_sentence = vocab_size + 1, vocab_size + 3
+  return _next_token(
+    vocab_size,
+    sequence_length,
+    embedding_size=96,
+    lstm_sizes=(670,),
+    lstm_kernel=layers.glorot_uniform,
+    projection_sizes=(96,),
+    partial_accuracies={
+      'accuracy_without_out_of_vocab': (out_of_vocab,),
+      'accuracy_without_out_of_vocab_or_end_of_sentence': (
+        out_of_vocab,
+        end_of_sentence,
+      ),
+    },
+  )
+
+
+def _next_token(
+  vocab_size: int,
+  sequence_length: int,
+  *,
+  embedding_size: int,
+  lstm_sizes: tuple[int, ...],
+  lstm_kernel: layers.Initializer,
+  projection_sizes: tuple[int, ...],
+  partial_accuracies: Mapping[str, tuple[int, ...]],
+) -> models.Model:
+  """An embedding, LSTM layers, and linear layers of which the last gives the logits.
+
+  Args:
+    vocab_size: How many words there are, without the special tokens.
+    sequence_length: How many tokens an example has.
+    embedding_size: The length of a token's vector.
+    lstm_sizes: How many units the LSTM layers have.
+    lstm_kernel: What their kernels are drawn by.
+    projection_sizes: How many units the linear layers before the last have.
+    partial_accuracies: By name, the labels that an accuracy leaves out.
+  """
+  num_ids = vocab_size + _NUM_SPECIAL_TOKENS
+  linear_sizes = (*projection_sizes, num_ids)
+  accuracies = {'accuracy': (), **partial_accuracies}
+
+  def initialize(seed):
+    weights = [layers.uniform((num_ids, embedding_size), 0.05, seed, 0)]
+    size_in = embedding_size
+    for index, size in enumerate(lstm_sizes, start=1):
+      weights += layers.lstm_weights(size_in, size, lstm_kernel, seed, index)
+      size_in = size
+    for index, size in enumerate(linear_sizes, start=1 + len(lstm_sizes)):
+      weights += [layers.glorot_uniform((size_in, size), seed, index), tf.zeros([size])]
+      size_in = size
+    return models.ModelWeights(tuple(weights), ())
+
+  def predict(weights, x, seed):
+    del seed
+    weights = iter(weights.trainable)
+    # Padding need not be masked: it comes last, and changes nothing before it.
+    h = layers.embedding(next(weights), x)
+    for _ in lstm_sizes:
+      h = layers.lstm(h, next(weights), next(weights), next(weights))
+    for _ in linear_sizes:
+      h = layers.dense(h, next(weights), next(weights))
+    return h
+
+  def loss(y, logits):
+    y, logits = _asked_for(y, logits)
+    return tf.where(tf.size(y) > 0, models.cross_entropy(y, logits), 0.0)
+
+  def metrics(y, logits):
+    y, logits = _asked_for(y, logits)
+    right = tf.equal(tf.argmax(logits, axis=-1, output_type=y.dtype), y)
+    sums = collections.OrderedDict()
+    for name, left_out in accuracies.items():
+      is_other = tf.not_equal(y[:, tf.newaxis], tf.constant(left_out, y.dtype))
+      counts = tf.reduce_all(is_other, axis=1)
+      sums[f'{name}_right'] = _count(right & counts)
+      sums[f'{name}_answers'] = _count(counts)
+    mean_loss = tf.cast(models.cross_entropy(y, logits), tf.float32)
+    sums['loss'] = tf.math.multiply_no_nan(mean_loss, sums['accuracy_answers'])
+    return sums
+
+  def finalize_metrics(sums):
+    num_tokens = sums['accuracy_answers']
+    values = collections.OrderedDict(
+      loss=tf.math.divide_no_nan(sums['loss'], num_tokens), num_tokens=num_tokens
+    )
+    for name in accuracies:
+      values[name] = tf.math.divide_no_nan(
+        sums[f'{name}_right'], sums[f'{name}_answers']
+      )
+    return values
+
+  ids = tf.TensorSpec([None, sequence_length], tf.int32)
+  return models.Model(
+    input_spec=collections.OrderedDict(x=ids, y=ids),
+    initialize=initialize,
+    predict=predict,
+    loss=loss,
+    metrics=metrics,
+    finalize_metrics=finalize_metrics,
+  )
+
+
+def _asked_for(y, logits):
+  """The labels that are not padding, and their logits."""
+  asked = tf.not_equal(y, _PADDING)
+  return tf.boolean_mask(y, asked), tf.boolean_mask(logits, asked)
+
+
+def _count(conditions):
+  return tf.reduce_sum(tf.cast(conditions, tf.float32))
+
+
+def tag_logistic(num_words: int, num_tags: int, max_words: int) -> models.Model:
+  """Predicts which tags a text has from how often it uses which words; convex.
+
+  Args:
+    num_words: How many words there are.
+    num_tags: How many tags there are.
+    max_words: How many words an example has at most.
+
+  Returns:
+    A model, started at zero. Its x are the ids of the words of the texts, `[batch,
+    max_words]`; words have the ids from 1 to `num_words`, and what is 0 counts for
+    nothing. The features are the shares of the words in the text, or 0 if it has none.
+    An id out of range makes the loss NaN. Its y are `[batch, num_tags]`, 1 for the tags
+    of the text and else 0. The loss is the mean over the texts of the sum of the tags'
+    cross-entropies; the metrics are `precision` and `recall_at_5`.
+  """
+
+  def initialize(seed):
+    del seed  # The start of a convex problem need not be random.
+    weights = (tf.zeros([num_words, num_tags]), tf.zeros([num_tags]))
+    return models.ModelWeights(weights, ())
+
+  def predict(weights, x, seed):
+    del seed
+    kernel, bias = weights.trainable
+    valid = (x >= 0) & (x <= num_words)
+    places = tf.where(valid & (x > 0))
+    # The shares of words times the kernel, without the many that are 0.
+    logits = bias + tf.sparse.segment_mean(
+      kernel, tf.gather_nd(x, places) - 1, places[:, 0], num_segments=tf.shape(x)[0]
+    )
+    valid_rows = tf.reduce_all(valid, axis=1, keepdims=True)
+    return tf.where(valid_rows, logits, float('nan'))
+
+  def loss(y, logits):
+    losses = tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(y, logits.dtype), logits)
+    return tf.reduce_mean(tf.reduce_sum(losses, axis=1))
+
+  def metrics(y, logits):
+    has_tag = tf.cast(y, tf.bool)
+    predicted = tf.sigmoid(logits) > 0.5
+    top = tf.math.top_k(logits, k=min(5, num_tags)).indices
+    return collections.OrderedDict(
+      num_predicted=_count(predicted),
+      num_predicted_right=_count(predicted & has_tag),
+      num_tags=_count(has_tag),
+      num_tags_in_top_5=_count(tf.gather(has_tag, top, batch_dims=1)),
+    )
+
+  def finalize_metrics(sums):
+    return collections.OrderedDict(
+      precision=tf.math.divide_no_nan(
+        sums['num_predicted_right'], sums['num_predicted']
+      ),
+      recall_at_5=tf.math.divide_no_nan(sums['num_tags_in_top_5'], sums['num_tags']),
+    )
+
+  return models.Model(
+    input_spec=collections.OrderedDict(
+      x=tf.TensorSpec([None, max_words], tf.int32),
+      y=tf.TensorSpec([None, num_tags], tf.uint8),
+    ),
+    initialize=initialize,
+    predict=predict,
+    loss=loss,
+    metrics=metrics,
+    finalize_metrics=finalize_metrics,
+  )
