@@ -77,7 +77,7 @@ _IMAGES: Sequence[tuple[str, str, Mapping[str, Any], str]] = (
 _TEXTS: Mapping[str, str] = {
   'shakespeare': (
     "cut anew from Project Gutenberg's e-text number 100, copyright 1990-1993 World "
-    'Library, Inc.'
+    'Library, Inc., for personal, non-commercial use.'
   ),
   'stackoverflow_word': (
     'from smaller sites of the same network, by their users; Stack Exchange, CC BY-SA.'

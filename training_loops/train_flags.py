@@ -76,7 +76,7 @@ _SECTIONS = (
         at_least=0,
         at_most=1,
       ),
-      integer('straggler_steps', 1, 'Most local steps of a straggler.'),
+      integer('straggler_steps', None, 'Most local steps of a straggler.'),
       number(
         'available_share',
         1.0,
@@ -84,7 +84,7 @@ _SECTIONS = (
         above=0,
         at_most=1,
       ),
-      integer('rounds_per_day', 24, 'Rounds in a day.'),
+      integer('rounds_per_day', None, 'Rounds in a day.'),
     ],
   ),
   Section(
@@ -167,8 +167,24 @@ def configure(**flags: Any) -> dict[str, Any]:
 
 
 def from_arguments(arguments: Sequence[str]) -> dict[str, Any]:
-  """The flags of a run, from the words of a command line."""
-  return command_line.parse(PROGRAM, arguments)
+  """The flags of a run, from the words of a command line.
+
+  Raises:
+    UserError: If they are refused.
+  """
+  flags = command_line.parse(PROGRAM, arguments)
+  for name, off, partner in (
+    ('straggler_rate', 0, 'straggler_steps'),
+    ('available_share', 1, 'rounds_per_day'),
+  ):
+    if (flags[name] != off) != (flags[partner] is not None):
+      raise UserError(f'--{name} and --{partner} go together: give both or neither.')
+  if flags['straggler_rate'] and not algorithms.has_local_steps(flags):
+    raise UserError(
+      f'--straggler_rate cuts local steps, and --algorithm={flags["algorithm"]} has '
+      'none.'
+    )
+  return flags
 
 
 def free_names() -> set[str]:

@@ -82,11 +82,6 @@ def build_sampler(flags: dict[str, Any], task: tasks.Task) -> sampling.Sampler:
       f'--clients_per_round={flags["clients_per_round"]} is more than the '
       f'{num_clients} clients of {task.name}.'
     )
-  if flags['straggler_rate'] and not algorithms.has_local_steps(flags):
-    raise UserError(
-      f'--straggler_rate cuts local steps, and --algorithm={flags["algorithm"]} has '
-      'none.'
-    )
   try:
     return sampling.Sampler(
       client_ids=task.train.client_ids,

@@ -60,6 +60,24 @@ def test_data_that_cannot_be_had_are_the_users_mistake(tmp_path, monkeypatch):
     train_flags.check_task(flags)
 
 
+@pytest.mark.parametrize(
+  ('flags', 'message'),
+  [
+    ({'straggler_rate': 0.5}, '--straggler_rate and --straggler_steps go together'),
+    ({'straggler_steps': 2}, '--straggler_rate and --straggler_steps go together'),
+    ({'available_share': 0.5}, '--available_share and --rounds_per_day go together'),
+    ({'rounds_per_day': 24}, '--available_share and --rounds_per_day go together'),
+    (
+      {'straggler_rate': 0.5, 'straggler_steps': 1, 'algorithm': 'server_only'},
+      '--straggler_rate cuts local steps, and --algorithm=server_only has none',
+    ),
+  ],
+)
+def test_flags_that_would_have_no_effect_are_refused(flags, message):
+  with pytest.raises(UserError, match=message):
+    train_flags.configure(**{**_NEEDED, **flags})
+
+
 def test_the_data_directory_is_refused_by_name_where_the_task_needs_none():
   with pytest.raises(UserError, match='--data_dir is not used'):
     train_flags.configure(**_NEEDED, data_dir='x')

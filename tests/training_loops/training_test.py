@@ -350,6 +350,40 @@ def test_the_other_algorithms_continue_to_the_same_bytes_too(
   assert _outcome(tmp_path / 'a') == _outcome(tmp_path / 'b')
 
 
+_REALISTIC = {
+  'sampling': 'log_normal',
+  'dropout_rate': 0.3,
+  'straggler_rate': 0.5,
+  'straggler_steps': 1,
+  'available_share': 0.7,
+  'rounds_per_day': 4,
+}
+
+
+def test_rounds_as_in_practice_continue_to_the_same_bytes_too(train, tmp_path):
+  train(_flags(tmp_path / 'a', **_REALISTIC))
+  train(_flags(tmp_path / 'b', **_REALISTIC, rounds=2))
+  train(_flags(tmp_path / 'b', **_REALISTIC))
+  assert _outcome(tmp_path / 'a') == _outcome(tmp_path / 'b')
+
+
+def test_as_many_clients_train_as_did_not_drop_out(train, tmp_path):
+  flags = _flags(tmp_path / 'a', rounds=4, rounds_per_eval=1, dropout_rate=0.5)
+  sampler = training.build_sampler(flags, training.load_task(flags))
+  sizes = [len(sampler.draw(round_num)) for round_num in range(1, 5)]
+  assert [row['train/num_clients'] for row in train(flags).rows] == sizes
+  assert min(sizes) < 3
+
+
+def test_where_all_are_stragglers_all_are_cut(train, tmp_path):
+  stragglers = train(
+    _flags(tmp_path / 'a', straggler_rate=1.0, straggler_steps=2, batch_size=4)
+  )
+  cut = train(_flags(tmp_path / 'b', max_client_steps=2, batch_size=4))
+  assert stragglers.rows == cut.rows
+  assert cut.rows != train(_flags(tmp_path / 'c', batch_size=4)).rows
+
+
 def test_seconds_go_on_counting_when_a_run_is_continued(train, tmp_path):
   first = train(_flags(tmp_path / 'a', rounds=2))
   second = train(_flags(tmp_path / 'a', rounds=4))
