@@ -3,8 +3,8 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long lint check format benchmark requirements \
-	build-files clean
+.PHONY: help setup demo test test-long lint check format benchmark benchmark-data \
+	requirements build-files clean
 
 export TF_CPP_MIN_LOG_LEVEL ?= 1
 
@@ -56,6 +56,9 @@ format: setup  ## Format the sources and mend what ruff can mend.
 
 benchmark: setup  ## Measure the speed of federated averaging.
 	$(PY) -m benchmarks.fed_avg_speed $(ARGS)
+
+benchmark-data: setup  ## Measure the data's share of a round (ARGS=--data_dir=DIR).
+	$(PY) -m benchmarks.data_share $(ARGS)
 
 build-files: setup  ## Write the Bazel BUILD files from the sources' imports.
 	$(PY) tools/build_files.py

@@ -18,7 +18,7 @@ import tempfile
 import time
 from typing import Any
 
-from absl import app, flags, logging
+import absl.logging
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -28,15 +28,26 @@ from benchmarks import machine
 import tasks
 from tff_algorithms import client_inputs
 from tff_algorithms.fed_avg import build_fed_avg
-from training_loops import feeding, runtimes, tables
+from training_loops import command_line, feeding, runtimes, tables
+from training_loops.options import Section, UserError, integer, path
 from training_loops.sampling import Participant
 
-_DATA_DIR = flags.DEFINE_string(
-  'data_dir', None, "Where EMNIST is; TFF's cache by default."
+PROGRAM = command_line.Program(
+  module='benchmarks.data_share',
+  summary="Measures the data's share of a round of emnist_logistic.",
+  example='--data_dir=DIR',
+  sections=[
+    Section(
+      'Measuring',
+      [
+        path('data_dir', None, "Where EMNIST is; TFF's cache by default."),
+        integer('clients', 10, 'Clients a round.'),
+        integer('rounds', 25, 'Rounds to measure.'),
+        path('output', None, 'A Markdown file to write the table to.'),
+      ],
+    )
+  ],
 )
-_CLIENTS = flags.DEFINE_integer('clients', 10, 'Clients a round.', lower_bound=1)
-_ROUNDS = flags.DEFINE_integer('rounds', 25, 'Rounds to measure.', lower_bound=1)
-_OUTPUT = flags.DEFINE_string('output', None, 'A Markdown file to write the table to.')
 
 _WARM_UP_ROUNDS = 3
 _BATCH_SIZE = 20
@@ -132,30 +143,35 @@ def table(seconds: Mapping[str, np.ndarray]) -> str:
   """A Markdown table."""
   rows = []
   for name, own in seconds.items():
-    share = np.median(1 - seconds[_NOTHING] / own)  # Of the same rounds.
+    # Of the same rounds; where the data cost nothing it is around 0.
+    share = max(0.0, np.median(1 - seconds[_NOTHING] / own))
     low, median, high = (np.percentile(1000 * own, q) for q in (25, 50, 75))
     rows.append([name, f'{median:.0f}', f'{low:.0f} - {high:.0f}', f'{share:.0%}'])
   return tables.markdown(['fed', 'ms a round', 'quartiles', "data's share"], rows)
 
 
-def main(argv: Sequence[str]) -> None:
-  """Measures and prints the table."""
-  if len(argv) > 1:
-    raise app.UsageError(f'unexpected {argv[1]!r}.')
-  logging.set_verbosity(logging.WARNING)  # TFF notes each metric that it adds.
-  try:
-    task = tasks.load('emnist_logistic', seed=0, data_dir=_DATA_DIR.value)
-  except ValueError as error:
-    raise app.UsageError(str(error)) from error
-  # No client twice, so that all are new; in an order that is not the data base's.
+def _cohorts(
+  task: tasks.Task, num_clients: int, num_cohorts: int
+) -> list[list[Participant]]:
+  """Cohorts without a client twice, so that all are new, in no order of the file."""
   ids = np.random.default_rng(0).permutation(task.train.client_ids)
-  num_cohorts = _WARM_UP_ROUNDS + _ROUNDS.value + 1
-  if num_cohorts * _CLIENTS.value > len(ids):
-    raise app.UsageError(f'there are only {len(ids)} clients: fewer rounds are needed.')
-  cohorts = [
+  if num_cohorts * num_clients > len(ids):
+    raise UserError(f'there are only {len(ids)} clients: take fewer rounds.')
+  return [
     [Participant(str(client_id), None) for client_id in part]
-    for part in ids[: num_cohorts * _CLIENTS.value].reshape(num_cohorts, -1)
+    for part in ids[: num_cohorts * num_clients].reshape(num_cohorts, -1)
   ]
+
+
+def main(options: dict[str, Any]) -> None:
+  """Measures and prints the table."""
+  absl.logging.set_verbosity(absl.logging.WARNING)  # TFF notes each metric it adds.
+  try:
+    task = tasks.load('emnist_logistic', seed=0, data_dir=options['data_dir'])
+  except ValueError as error:
+    raise UserError(str(error)) from error
+  num_cohorts = _WARM_UP_ROUNDS + options['rounds'] + 1
+  cohorts = _cohorts(task, options['clients'], num_cohorts)
   with (
     runtimes.create('local'),
     tempfile.TemporaryDirectory() as known,
@@ -167,14 +183,14 @@ def main(argv: Sequence[str]) -> None:
       by_id.arguments(cohort)
     seconds = measure(_rounds(task, by_id, all_new), cohorts)
   text = (
-    f'{table(seconds)}\n\n{machine.describe()} {_ROUNDS.value} rounds of '
-    f'{_CLIENTS.value} clients, {_WARM_UP_ROUNDS} before them to warm up; {len(ids)} '
-    'writers in the data base.\n'
+    f'{table(seconds)}\n\n{machine.describe()} {options["rounds"]} rounds of '
+    f'{options["clients"]} clients, {_WARM_UP_ROUNDS} before them to warm up; '
+    f'{len(task.train.client_ids)} writers in the data base.\n'
   )
   print(text)
-  if _OUTPUT.value:
-    pathlib.Path(_OUTPUT.value).write_text(text)
+  if options['output']:
+    pathlib.Path(options['output']).write_text(text)
 
 
 if __name__ == '__main__':
-  app.run(main)
+  command_line.run(PROGRAM, main)

@@ -5,57 +5,21 @@ import dataclasses
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tasks.classifiers import classifier
-from tasks.layers import glorot_uniform
+from tasks import image_models
 from tff_algorithms.models import Model, as_functional_model
 
 NUM_CLASSES = 62
-IMAGE_SHAPE = (28, 28, 1)
-_NUM_PIXELS = 28 * 28
-_X_SPEC = tf.TensorSpec([None, *IMAGE_SHAPE], tf.float32)
+IMAGE_SHAPE = (28, 28)
 
 
 def logistic() -> Model:
   """Multinomial logistic regression from zero."""
-
-  def initialize(seed):
-    del seed
-    return tf.zeros([_NUM_PIXELS, NUM_CLASSES]), tf.zeros([NUM_CLASSES])
-
-  def logits(weights, x, seed):
-    del seed
-    kernel, bias = weights
-    return tf.matmul(tf.reshape(x, [-1, _NUM_PIXELS]), kernel) + bias
-
-  return classifier(_X_SPEC, initialize, logits)
+  return image_models.logistic(IMAGE_SHAPE, NUM_CLASSES)
 
 
 def cnn() -> Model:
   """The convolutional network with dropout of Reddi et al. 2021, appendix C.2."""
-
-  def initialize(seed):
-    kernels = [(3, 3, 1, 32), (3, 3, 32, 64), (12 * 12 * 64, 128), (128, NUM_CLASSES)]
-    weights = []
-    for layer, shape in enumerate(kernels):
-      weights += [glorot_uniform(shape, seed, layer), tf.zeros(shape[-1:])]
-    return tuple(weights)
-
-  def logits(weights, x, seed):
-    conv_1, bias_1, conv_2, bias_2, dense_1, bias_3, dense_2, bias_4 = weights
-    x = tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(x, conv_1, 1, 'VALID'), bias_1))
-    x = tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(x, conv_2, 1, 'VALID'), bias_2))
-    x = _dropout(tf.nn.max_pool2d(x, 2, 2, 'VALID'), 0.25, seed, 0)
-    x = tf.nn.relu(tf.matmul(tf.reshape(x, [-1, 12 * 12 * 64]), dense_1) + bias_3)
-    return tf.matmul(_dropout(x, 0.5, seed, 1), dense_2) + bias_4
-
-  return classifier(_X_SPEC, initialize, logits)
-
-
-def _dropout(x, rate, seed, layer):
-  if seed is None:
-    return x
-  layer_seed = tf.random.experimental.stateless_fold_in(seed, layer)
-  return tf.nn.experimental.stateless_dropout(x, rate, layer_seed)
+  return image_models.cnn_dropout(NUM_CLASSES)
 
 
 def functional(model: Model) -> tff.learning.models.FunctionalModel:
@@ -90,6 +54,7 @@ def keras_cnn() -> tf.keras.Model:
   return tf.keras.Sequential(
     [
       layers.InputLayer(IMAGE_SHAPE),
+      layers.Reshape([*IMAGE_SHAPE, 1]),
       layers.Conv2D(32, 3, activation='relu'),
       layers.Conv2D(64, 3, activation='relu'),
       layers.MaxPool2D(2),

@@ -43,8 +43,8 @@ def partitioned(
   pool, test = _read(data_dir, _with_coarse_labels)
   rows = pool.all_rows()
   coarse_labels = rows.pop('coarse_label')
-  own = {'coarse_labels': coarse_labels} if partition.__name__ == 'pachinko' else {}
-  train = FederatedData.from_partition(rows, partition(rows['y'], seed, **own))
+  parts = partition(rows['y'], seed, coarse_labels=coarse_labels)
+  train = FederatedData.from_partition(rows, parts)
   return Task(name, _MODELS[cifar_model](SHAPE, _NUM_CLASSES), train, test)
 
 

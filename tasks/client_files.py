@@ -7,7 +7,7 @@ client and feature: the bytes of the array, little-endian, in row-major order.
 
 import base64
 import collections
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 import dataclasses
 import json
 import os
@@ -72,15 +72,15 @@ class ClientFiles:
 
     Raises:
       ValueError: If its rows are not those of `features`, or its id is too long.
+      OSError: If there is no room for them.
     """
-    if features_of(rows) != self.features:
-      raise ValueError(
-        f'Client {client_id!r} has rows of {_described(features_of(rows))}, '
-        f'where {_described(self.features)} is expected.'
-      )
+    check_features(rows, self.features, f'client {client_id!r}')
     for name, array in rows.items():
       path = self.directory / _file_name(client_id, name)
-      array.astype(array.dtype.newbyteorder('<'), copy=False).tofile(path)
+      try:
+        array.astype(array.dtype.newbyteorder('<'), copy=False).tofile(path)
+      except OSError as error:
+        raise OSError(f'{path} cannot be written: {error}') from error
 
 
 def features_of(rows: Mapping[str, np.ndarray]) -> tuple[Feature, ...]:
@@ -91,8 +91,19 @@ def features_of(rows: Mapping[str, np.ndarray]) -> tuple[Feature, ...]:
   )
 
 
-def _described(features: tuple[Feature, ...]) -> str:
-  return ', '.join(f'{f.name} {f.dtype}{list(f.shape)}' for f in features)
+def check_features(
+  rows: Mapping[str, np.ndarray], expected: tuple[Feature, ...], whose: str
+) -> None:
+  """Raises a ValueError unless rows have these features."""
+
+  def described(features):
+    return ', '.join(f'{f.name} {f.dtype}{list(f.shape)}' for f in features)
+
+  if features_of(rows) != expected:
+    raise ValueError(
+      f'{whose} has rows of {described(features_of(rows))}, where '
+      f'{described(expected)} is expected.'
+    )
 
 
 def write(
@@ -153,6 +164,13 @@ def read(
     ),
     decode=decode,
   )
+
+
+def check_ids(client_ids: Iterable[str], features: tuple[Feature, ...]) -> None:
+  """Raises a ValueError if an id is too long for the names of its files."""
+  longest = max((feature.name for feature in features), key=len)
+  for client_id in client_ids:
+    _file_name(client_id, longest)
 
 
 def _file_name(client_id: str, feature: str) -> str:

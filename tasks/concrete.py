@@ -5,14 +5,12 @@ Machine Learning Repository.
 """
 
 import collections
-import csv
-import math
 import pathlib
 
 import numpy as np
 import tensorflow as tf
 
-from tasks import downloads, labelled_data
+from tasks import csv_table, downloads, labelled_data, scaling
 from tasks.federated_data import FederatedData, Rows
 from tasks.labelled_data import Partition
 from tasks.task import Task
@@ -41,7 +39,7 @@ def linear(name: str, seed: int, data_dir: str | None, partition: Partition) -> 
   Raises:
     ValueError: If the file is not there, or not what it should be.
   """
-  train, test = labelled_data.hold_out(_read(downloads.concrete(data_dir)), seed)
+  train, test = labelled_data.split_rows(_read(downloads.concrete(data_dir)), seed)
   train, test = _standardized(train, train), _standardized(test, train)
   ranks = np.argsort(np.argsort(train['y'], kind='stable'))
   parts = partition(ranks * _NUM_LABELS // len(ranks), seed)
@@ -56,50 +54,29 @@ def linear(name: str, seed: int, data_dir: str | None, partition: Partition) -> 
 
 def _read(path: pathlib.Path) -> Rows:
   """The rows below the heading, as they are in the file."""
-  table = []
-  try:
-    # What is no text makes the wrong number of columns.
-    with path.open(newline='', encoding='utf-8', errors='replace') as file:
-      reader = csv.reader(file)
-      _check_width(next(reader, []), path, 1)
-      for fields in reader:
-        if any(field.strip() for field in fields):
-          table.append(_numbers(fields, path, reader.line_num))
-  except (OSError, csv.Error) as error:
-    raise ValueError(f'{path} cannot be read ({error}).') from error
-  if len(table) != _NUM_ROWS:
+  table = csv_table.Table(path)
+  num_columns = len(table.header)
+  if num_columns != _NUM_INPUTS + 1:
     raise ValueError(
-      f'{path} has {len(table)} rows below its heading, where {_NUM_ROWS} are expected.'
-    )
-  numbers = np.array(table)
-  return collections.OrderedDict(x=numbers[:, :_NUM_INPUTS], y=numbers[:, _NUM_INPUTS])
-
-
-def _numbers(fields: list[str], path: pathlib.Path, line: int) -> list[float]:
-  _check_width(fields, path, line)
-  try:
-    numbers = [float(field) for field in fields]
-  except ValueError as error:
-    raise ValueError(f'{path}, line {line}: {error}.') from error
-  if not all(map(math.isfinite, numbers)):
-    raise ValueError(f'{path}, line {line}: {numbers} are not all finite.')
-  return numbers
-
-
-def _check_width(fields: list[str], path: pathlib.Path, line: int) -> None:
-  if len(fields) != _NUM_INPUTS + 1:
-    raise ValueError(
-      f'{path}, line {line}: {len(fields)} columns, where {_NUM_INPUTS} inputs and the '
+      f'{path}, line 1: {num_columns} columns, where {_NUM_INPUTS} inputs and the '
       'strength are expected, separated by commas.'
     )
+  *inputs, strength = [table.numbers(column) for column in range(num_columns)]
+  if len(strength) != _NUM_ROWS:
+    raise ValueError(
+      f'{path} has {len(strength)} rows below its heading, where {_NUM_ROWS} are '
+      'expected.'
+    )
+  return collections.OrderedDict(x=np.column_stack(inputs), y=strength)
 
 
 def _standardized(rows: Rows, like: Rows) -> Rows:
   """Rows moved and scaled as it takes to give `like` mean 0 and deviation 1."""
-  return collections.OrderedDict(
-    (name, ((rows[name] - array.mean(axis=0)) / array.std(axis=0)).astype(np.float32))
-    for name, array in like.items()
-  )
+  result: Rows = collections.OrderedDict()
+  for name, array in like.items():
+    mean, deviation = scaling.moments(array)
+    result[name] = ((rows[name] - mean) / deviation).astype(np.float32)
+  return result
 
 
 def _least_squares(rows: Rows) -> models.ModelWeights:

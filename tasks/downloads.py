@@ -54,9 +54,17 @@ def shakespeare(data_dir: str | None) -> None:
   require_tff_file(directory(data_dir), 'shakespeare.sqlite')
 
 
-def stackoverflow(data_dir: str | None) -> None:
-  """Checks for Stack Overflow by user."""
-  require_tff_file(directory(data_dir), 'stackoverflow.sqlite')
+def stackoverflow_word(data_dir: str | None) -> None:
+  """Checks for Stack Overflow by user, and the table of its words."""
+  where = directory(data_dir)
+  require_tff_file(where, 'stackoverflow.sqlite')
+  require_count_table(where, 'word')
+
+
+def stackoverflow_tag(data_dir: str | None) -> None:
+  """Checks for Stack Overflow by user, and the tables of its words and tags."""
+  stackoverflow_word(data_dir)
+  require_count_table(directory(data_dir), 'tag')
 
 
 def mnist(data_dir: str | None, partitioner: str) -> None:
@@ -131,12 +139,36 @@ def require_tff_file(where: pathlib.Path, name: str) -> None:
     raise ValueError(missing([name], where))
 
 
+def count_table(where: pathlib.Path, kind: str) -> pathlib.Path:
+  """Where the table of Stack Overflow's words or tags (`kind`) is kept."""
+  return where / 'datasets' / f'stackoverflow.{kind}_count'
+
+
+def require_count_table(where: pathlib.Path, kind: str) -> None:
+  """Returns if such a table is there, or else can be downloaded.
+
+  Raises:
+    ValueError: If neither.
+  """
+  path = count_table(where, kind)
+  if not path.exists() and not is_reachable(f'{_TFF_DATA}/{path.name}.tar.bz2'):
+    raise ValueError(missing([path.name], path.parent))
+
+
 def missing(names: Sequence[str], where: pathlib.Path) -> str:
   """What to tell a user whose data are not there and cannot be downloaded."""
   return (
     f'{", ".join(names)} cannot be found in {where}, nor downloaded: there is no '
     'network. Name the directory that has it with --data_dir; '
     '--task=digits_logistic needs no download.'
+  )
+
+
+def failed(name: str, where: pathlib.Path, reason: object) -> str:
+  """What to tell a user whose download failed."""
+  return (
+    f'{name} could not be downloaded to {where} ({reason}). Try again, or name a '
+    'directory that has it with --data_dir; --task=digits_logistic needs no download.'
   )
 
 

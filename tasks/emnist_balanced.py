@@ -5,6 +5,7 @@ by sorting by label and shuffling a share. Pixels: ink 1, background 0.
 """
 
 import collections
+import string
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from tasks.labelled_data import LabelledData, Partition
 from tasks.task import Task
 
 _SHAPE = (28, 28)
+# The other small letters are in one class with their capitals.
+_CHARACTERS = string.digits + string.ascii_uppercase + 'abdefghnqrt'
 _ONE = 1  # The label of the digit.
 
 
@@ -22,7 +25,11 @@ def logistic(name: str, seed: int, data_dir: str | None, partition: Partition) -
   source = image_sources.EMNIST_BALANCED
   data = _upright(tfds_data.load_source(source, data_dir, seed))
   model = image_models.logistic(_SHAPE, data.num_classes)
-  return Task(name, model, *data.federated(partition, seed))
+  return Task(name, model, *data.federated(partition, seed), show=_show)
+
+
+def _show(rows: Rows) -> list[str]:
+  return [_CHARACTERS[label] for label in rows['y']]
 
 
 def _upright(data: LabelledData) -> LabelledData:

@@ -3,6 +3,7 @@
 import collections
 from collections.abc import Callable, Mapping, Sequence
 import math
+import os
 import tempfile
 from typing import Any
 
@@ -14,6 +15,11 @@ import tqdm
 _MAX_BYTES_IN_MEMORY = 2 << 30
 
 Rows = collections.OrderedDict[str, np.ndarray]
+
+
+def chosen(all_rows: Mapping[str, np.ndarray], indices: np.ndarray) -> Rows:
+  """Copies of the rows with these indices, in their order."""
+  return collections.OrderedDict((k, array[indices]) for k, array in all_rows.items())
 
 
 class FederatedData:
@@ -40,14 +46,19 @@ class FederatedData:
     Raises:
       ValueError: If there are no clients, or two of the same id.
     """
+    client_ids = tuple(client_ids)
     if not client_ids:
       raise ValueError('Federated data need at least one client.')
+    for client_id in client_ids:
+      if not isinstance(client_id, str):
+        raise ValueError(f'Client ids must be text, found {client_id!r}.')
     if len(set(client_ids)) < len(client_ids):
       twice, _ = collections.Counter(client_ids).most_common(1)[0]
       raise ValueError(f'Client {twice!r} is there twice.')
-    self._client_ids = tuple(client_ids)
+    self._client_ids = client_ids
     self._load = load
     self._count = count
+    self._counted: dict[str, int] = {}  # What was learnt by loading.
     self._spec: tuple[str, dict[str, str]] | None = None  # Of the first client loaded.
 
   @classmethod
@@ -78,9 +89,7 @@ class FederatedData:
     indices = {f'client_{i:0{width}d}': part for i, part in enumerate(parts)}
     return cls(
       tuple(indices),
-      lambda client_id: collections.OrderedDict(
-        (name, array[indices[client_id]]) for name, array in rows.items()
-      ),
+      lambda client_id: chosen(rows, indices[client_id]),
       lambda client_id: len(indices[client_id]),
     )
 
@@ -95,7 +104,9 @@ class FederatedData:
     Raises:
       ValueError: If they do not match each other, or those of another client.
     """
-    rows = collections.OrderedDict(self._load(client_id))
+    rows = collections.OrderedDict(
+      (name, np.asarray(array)) for name, array in self._load(client_id).items()
+    )
     if len({len(array) for array in rows.values()}) != 1:
       lengths = {name: len(array) for name, array in rows.items()}
       raise ValueError(f'Client {client_id!r} has features of lengths {lengths}.')
@@ -111,31 +122,48 @@ class FederatedData:
     """How many rows a client has."""
     if self._count:
       return self._count(client_id)
-    return len(next(iter(self.rows(client_id).values())))
+    if client_id not in self._counted:
+      self._counted[client_id] = len(next(iter(self.rows(client_id).values())))
+    return self._counted[client_id]
 
-  def all_rows(self, chosen: np.ndarray | None = None) -> Rows:
+  def all_rows(self, numbers: np.ndarray | None = None) -> Rows:
     """The rows of all clients one after the other, in the order of `client_ids`.
 
     More than fit in memory are kept in a file that goes away with them.
 
     Args:
-      chosen: The ascending numbers of those wanted, all by default. Clients without any
-        are not loaded.
+      numbers: Of those wanted, ascending; all by default. Clients without any are not
+        loaded.
+
+    Raises:
+      ValueError: If rows do not match each other, or their count.
+      OSError: If there is no room for them.
     """
     counts = [self.num_examples(client_id) for client_id in self._client_ids]
-    if chosen is None:
-      chosen = np.arange(sum(counts))
+    if numbers is None:
+      numbers = np.arange(sum(counts))
     bounds: np.ndarray = np.cumsum([0, *counts])
     # Where each client's rows begin and end in the result.
-    cuts: Any = np.searchsorted(chosen, bounds)
+    cuts: Any = np.searchsorted(numbers, bounds)
     gathered: Rows | None = None
     wanted = [i for i in range(len(counts)) if cuts[i] < cuts[i + 1]]
     for i in tqdm.tqdm(wanted or [0], 'Reading', delay=2, leave=False, disable=None):
       rows = self.rows(self._client_ids[i])
+      num_rows = len(next(iter(rows.values())))
+      if num_rows != counts[i]:
+        raise ValueError(
+          f'Client {self._client_ids[i]!r} has {num_rows} rows, where {counts[i]} were '
+          'counted.'
+        )
       if gathered is None:
-        gathered = _empty(rows, len(chosen))
+        gathered = allocate(
+          {
+            n: ((len(numbers), *array.shape[1:]), array.dtype)
+            for n, array in rows.items()
+          }
+        )
       a, b = cuts[i], cuts[i + 1]
-      own = chosen[a:b] - bounds[i]
+      own = numbers[a:b] - bounds[i]
       for name, array in rows.items():
         gathered[name][a:b] = array[own]
     assert gathered is not None  # There is at least one client.
@@ -146,16 +174,28 @@ class FederatedData:
     return tf.data.Dataset.from_tensors(self.rows(client_id))
 
 
-def _empty(like: Rows, num_rows: int) -> Rows:
-  """Arrays for so many rows, in memory or in files without a name."""
-  shapes = {name: (num_rows, *array.shape[1:]) for name, array in like.items()}
-  size = sum(math.prod(shapes[name]) * a.dtype.itemsize for name, a in like.items())
+def allocate(shapes: Mapping[str, tuple[tuple[int, ...], Any]]) -> Rows:
+  """Arrays to be filled: in memory up to a bound, beyond it in a file without a name.
+
+  Args:
+    shapes: The shape and dtype of each, by name.
+
+  Raises:
+    OSError: If the disk has no room for them.
+  """
+  size = sum(
+    math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in shapes.values()
+  )
   make = np.empty if size <= _MAX_BYTES_IN_MEMORY else _empty_on_disk
   return collections.OrderedDict(
-    (name, make(shapes[name], array.dtype)) for name, array in like.items()
+    (name, make(shape, dtype)) for name, (shape, dtype) in shapes.items()
   )
 
 
-def _empty_on_disk(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def _empty_on_disk(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+  size = math.prod(shape) * np.dtype(dtype).itemsize
   with tempfile.TemporaryFile() as file:  # The mapping outlives the closed file.
+    if size:
+      # Without its room taken beforehand, a full disk would kill the process later.
+      os.posix_fallocate(file.fileno(), 0, size)
     return np.memmap(file, dtype, 'w+', shape=shape)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tasks.federated_data import FederatedData, Rows
+from tasks.federated_data import FederatedData, Rows, chosen
 
 # (labels, seed) -> for each client the indices of its examples.
 Partition = Callable[[np.ndarray, int], Sequence[np.ndarray]]
@@ -43,7 +43,7 @@ def rows(x: np.ndarray, y: np.ndarray) -> Rows:
   return collections.OrderedDict(x=np.asarray(x, np.float32), y=np.asarray(y, np.int32))
 
 
-def hold_out(all_rows: Rows, seed: int) -> tuple[Rows, Rows]:
+def split_rows(all_rows: Rows, seed: int) -> tuple[Rows, Rows]:
   """Rows for training and a fifth for testing, both in their old order.
 
   Args:
@@ -59,8 +59,7 @@ def hold_out(all_rows: Rows, seed: int) -> tuple[Rows, Rows]:
   (own_seed,) = np.random.SeedSequence(seed).spawn(1)
   order = np.random.Generator(np.random.PCG64(own_seed)).permutation(num_rows)
   num_test = max(1, round(_TEST_SHARE * num_rows))
-  train, test = np.sort(order[num_test:]), np.sort(order[:num_test])
   return (
-    collections.OrderedDict((name, array[train]) for name, array in all_rows.items()),
-    collections.OrderedDict((name, array[test]) for name, array in all_rows.items()),
+    chosen(all_rows, np.sort(order[num_test:])),
+    chosen(all_rows, np.sort(order[:num_test])),
   )

@@ -2,8 +2,6 @@
 
 import collections
 from collections.abc import Callable, Hashable, Sequence
-import csv
-import math
 import os
 import pathlib
 from typing import Any
@@ -11,7 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tasks.federated_data import FederatedData, Rows
+from tasks import csv_table, scaling
+from tasks.federated_data import FederatedData, Rows, chosen
 
 _IMAGE_SUFFIXES = ('.png', '.jpg', '.jpeg')
 _LARGEST = np.iinfo(np.int32).max
@@ -53,7 +52,7 @@ def from_arrays(client_ids: Sequence[Hashable], *, x: Any, y: Any) -> FederatedD
   )
   return FederatedData(
     tuple(indices),
-    lambda client_id: _chosen(rows, indices[client_id]),
+    lambda client_id: chosen(rows, indices[client_id]),
     lambda client_id: len(indices[client_id]),
   )
 
@@ -68,10 +67,6 @@ def _in_32_bits(name: str, array: Any) -> np.ndarray:
       raise ValueError(f'{name} has whole numbers beyond 32 bits.')
     return narrow
   return array
-
-
-def _chosen(rows: Rows, indices: Any) -> Rows:
-  return collections.OrderedDict((name, array[indices]) for name, array in rows.items())
 
 
 def from_csv(
@@ -98,92 +93,24 @@ def from_csv(
   Raises:
     ValueError: If the file is not such a table, with its name, the line and the column.
   """
-  table = _Table(pathlib.Path(path))
-  table.check_columns([client, label])
+  table = csv_table.Table(pathlib.Path(path))
+  of_client, of_label = table.position(client), table.position(label)
   if features is None:
     features = [name for name in table.header if name not in (client, label)]
-  table.check_columns(features)
-  if not features:
+  of_features = [table.position(name) for name in features]
+  if not of_features:
     raise ValueError(f'{path}, line 1: there are no columns to predict from.')
-  x = np.column_stack([table.numbers(name) for name in features])
-  return from_arrays(table.texts(client), x=x, y=_labels(table, label))
+  x = np.column_stack([table.numbers(column) for column in of_features])
+  return from_arrays(table.texts(of_client), x=x, y=_labels(table, of_label))
 
 
-def _labels(table: '_Table', column: str) -> np.ndarray:
+def _labels(table: csv_table.Table, column: int) -> np.ndarray:
   texts = table.texts(column)
-  if not _is_number(texts[0]):
+  if not csv_table.is_number(texts[0]):
     return np.unique(np.array(texts), return_inverse=True)[1]
   numbers = table.numbers(column)
   are_classes = (numbers == np.round(numbers)).all() and abs(numbers).max() <= _LARGEST
   return numbers.astype(np.int32 if are_classes else np.float32)
-
-
-class _Table:
-  """A CSV file as it is read.
-
-  Attributes:
-    header: The names of the columns.
-  """
-
-  def __init__(self, path: pathlib.Path):
-    self._path = path
-    self._lines: dict[int, list[str]] = {}  # The fields, by the number of the line.
-    try:
-      # What Excel writes begins with a mark that is no part of the first name.
-      with path.open(newline='', encoding='utf-8-sig') as file:
-        reader = csv.reader(file)
-        self.header = next(reader, [])
-        for fields in reader:
-          if fields:  # Not an empty line.
-            self._lines[reader.line_num] = fields
-    except (OSError, UnicodeError, csv.Error) as error:
-      raise ValueError(f'{path} cannot be read ({error}).') from error
-    if not self.header:
-      raise ValueError(f'{path} is empty: its first line must name the columns.')
-    if not self._lines:
-      raise ValueError(f'{path} has no lines below its header.')
-    for line, fields in self._lines.items():
-      if len(fields) != len(self.header):
-        raise ValueError(
-          f'{path}, line {line}: {len(fields)} fields, where the header has '
-          f'{len(self.header)}.'
-        )
-
-  def check_columns(self, names: Sequence[str]) -> None:
-    """Raises a ValueError unless each of the columns is there, once."""
-    for name in names:
-      if self.header.count(name) != 1:
-        found = 'is there twice' if name in self.header else 'is not there'
-        raise ValueError(
-          f'{self._path}, line 1: the column {name!r} {found}; the columns are '
-          f'{", ".join(self.header)}.'
-        )
-
-  def texts(self, column: str) -> list[str]:
-    """The entries of a column, none of them empty."""
-    i = self.header.index(column)
-    for line, fields in self._lines.items():
-      if not fields[i]:
-        raise self._error(line, column, 'there is nothing')
-    return [fields[i] for fields in self._lines.values()]
-
-  def numbers(self, column: str) -> np.ndarray:
-    """The entries of a column of numbers."""
-    i = self.header.index(column)
-    for line, fields in self._lines.items():
-      if not _is_number(fields[i]):
-        raise self._error(line, column, f'{fields[i]!r} is not a number')
-    return np.array([float(fields[i]) for fields in self._lines.values()])
-
-  def _error(self, line: int, column: str, what: str) -> ValueError:
-    return ValueError(f'{self._path}, line {line}, column {column!r}: {what}.')
-
-
-def _is_number(text: str) -> bool:
-  try:
-    return math.isfinite(float(text))  # A missing value is often written `nan`.
-  except ValueError:
-    return False
 
 
 def from_image_folders(
@@ -275,10 +202,7 @@ def standardized(
     train: What means and deviations are taken of.
     test: What is moved and scaled likewise.
   """
-  x = train.all_rows()['x']
-  mean = x.mean(axis=0, dtype=np.float64)
-  deviation = x.std(axis=0, dtype=np.float64)
-  deviation[deviation == 0] = 1
+  mean, deviation = scaling.moments(train.all_rows()['x'])
 
   def changed(data: FederatedData) -> FederatedData:
     def load(client_id):
@@ -316,7 +240,7 @@ def hold_out(
     def load(client_id):
       generator = np.random.Generator(np.random.PCG64(seeds[client_id]))
       order = generator.permutation(data.num_examples(client_id))[cut(client_id)]
-      return _chosen(data.rows(client_id), order)
+      return chosen(data.rows(client_id), order)
 
     return load
 

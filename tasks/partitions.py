@@ -5,13 +5,13 @@ Importing this module imports nothing else; `partitioners` has the functions.
 
 from collections.abc import Callable, Mapping
 import dataclasses
-import functools
 import importlib
 from typing import Any
 
 _NUM_CLIENTS = 'num_clients'
 _ALPHA = 'dirichlet_alpha'
 _VARIANCE = 'size_variance'
+_PACHINKO = 'pachinko'  # The one that needs coarse labels.
 
 # Name -> what the function calls each of its options, by the option's name.
 _PARAMETERS = {
@@ -21,7 +21,7 @@ _PARAMETERS = {
   'dirichlet_log_normal': {_ALPHA: 'alpha', _VARIANCE: 'variance'},
   'similarity': {'similarity': 'similarity'},
   'shards': {'shards_per_client': 'shards_per_client'},
-  'pachinko': {'examples_per_client': 'examples_per_client'},
+  _PACHINKO: {'examples_per_client': 'examples_per_client'},
 }
 _DEFAULTS = {
   _ALPHA: 0.3,
@@ -62,7 +62,7 @@ def choice(
   """
   branches: dict[str, Mapping[str, Any]] = {by_nature: {}} if by_nature else {}
   for name, parameters in _PARAMETERS.items():
-    if name != 'pachinko' or has_coarse_labels:
+    if name != _PACHINKO or has_coarse_labels:
       own = {option: _DEFAULTS[option] for option in parameters}
       branches[name] = {_NUM_CLIENTS: num_clients, **own}
   return Choice(default, branches)
@@ -76,18 +76,21 @@ def bound(name: str, **options: Any) -> Callable | None:
     **options: The options that it brings along.
 
   Returns:
-    (labels, seed) -> the indices of each client's examples, with the keyword argument
-    `coarse_labels` for Pachinko allocation; None for clients that come with the data.
+    (labels, seed, coarse_labels=None) -> the indices of each client's examples, where
+    Pachinko allocation needs the coarse labels and the others make no use of them; None
+    for clients that come with the data.
   """
   if name not in _PARAMETERS:
     return None
   function = getattr(importlib.import_module('tasks.partitioners'), name)
-  own = {_PARAMETERS[name][option]: options[option] for option in _PARAMETERS[name]}
+  own = {ours: options[option] for option, ours in _PARAMETERS[name].items()}
+  own['num_clients'] = options[_NUM_CLIENTS]
 
-  @functools.wraps(function)
-  def partition(labels, seed, **coarse_labels):
-    return function(
-      labels, num_clients=options[_NUM_CLIENTS], seed=seed, **own, **coarse_labels
-    )
+  def partition(labels, seed, coarse_labels=None):
+    if name != _PACHINKO:
+      return function(labels, seed=seed, **own)
+    if coarse_labels is None:
+      raise ValueError(f'{name} needs coarse labels, and none are given.')
+    return function(labels, coarse_labels, seed=seed, **own)
 
   return partition

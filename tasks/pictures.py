@@ -14,19 +14,13 @@ _MOST_TICKS = 20
 _COLUMNS = 5
 
 
-def label_counts(
-  path: str | os.PathLike,
-  counts: np.ndarray,
-  title: str,
-  client_ids: Sequence[str] | None = None,
-) -> None:
+def label_counts(path: str | os.PathLike, counts: np.ndarray, title: str) -> None:
   """Draws how many examples of each label each client has, and how many in all.
 
   Args:
     path: The picture, a PNG of 1200 x 720 pixels.
     counts: `[num_clients, num_labels]`, drawn in this order; none is white.
     title: What stands above.
-    client_ids: What the clients are called; without, they are numbered from 0.
   """
   counts = np.asarray(counts)
   num_clients, num_labels = counts.shape
@@ -56,11 +50,7 @@ def label_counts(
   heat.set_xlabel('client')
   heat.set_ylabel('label')
   heat.set_yticks(_ticks(num_labels))
-  ticks = _ticks(num_clients)
-  if client_ids is None:
-    heat.set_xticks(ticks)
-  else:
-    heat.set_xticks(ticks, [client_ids[i] for i in ticks], rotation=90)
+  heat.set_xticks(_ticks(num_clients))
   figure.savefig(path, format='png', dpi=_DPI)
 
 

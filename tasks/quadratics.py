@@ -22,12 +22,12 @@ def quadratics(
   name: str,
   seed: int,
   *,
-  dimension: int = 20,
-  num_clients: int = 20,
-  gradient_dissimilarity: float = 1.0,
-  hessian_dissimilarity: float = 0.5,
-  smoothness: float = 2.0,
-  convexity: float = 0.1,
+  dimension: int,
+  num_clients: int,
+  gradient_dissimilarity: float,
+  hessian_dissimilarity: float,
+  smoothness: float,
+  convexity: float,
 ) -> Task:
   """One row a client; weights start at zero, at distance 1 from the optimum.
 

@@ -115,7 +115,7 @@ _TASKS = {
     'The next word, by user, LSTM of 670.',
     'tasks.stackoverflow.next_word',
     {**_DATA_DIR, 'vocabulary_size': 10_000, 'max_client_examples': None},
-    'stackoverflow',
+    'stackoverflow_word',
   ),
   'stackoverflow_tag': _Entry(
     'The tags of a question, by user, logistic regression.',
@@ -126,7 +126,7 @@ _TASKS = {
       'num_tags': 500,
       'max_client_examples': None,
     },
-    'stackoverflow',
+    'stackoverflow_tag',
   ),
   'concrete_linear': _Entry(
     'The strength of concrete (UCI), linear regression.',
@@ -151,7 +151,7 @@ _TASKS = {
     'tasks.tfds_task.classification',
     {
       **_DATA_DIR,
-      'tfds_name': 'mnist',
+      'tfds_name': None,
       'tfds_model': Choice('logistic', {'logistic': {}, 'mlp': {}, 'cnn': {}}),
       'image_size': None,
       'partitioner': partitions.choice('dirichlet', 100),
@@ -180,38 +180,38 @@ def options(name: str) -> Mapping[str, Any]:
   return types.MappingProxyType(dict(_entry(name).options))
 
 
-def check(name: str, **options: Any) -> None:
+def check(name: str, **given: Any) -> None:
   """Makes sure, in seconds, that `load` will find its files or can download them.
 
   Args:
     name: As in `load`.
-    **options: As in `load`.
+    **given: As in `load`.
 
   Raises:
     ValueError: If it cannot, or the task does not take these options.
   """
   entry = _entry(name)
-  values = _resolved(name, entry.options, options)
+  values = _resolved(name, entry.options, given)
   if entry.check:
     function = getattr(downloads, entry.check)
     function(**{key: values[key] for key in inspect.signature(function).parameters})
 
 
-def load(name: str, seed: int, **options: Any) -> 'Task':
+def load(name: str, seed: int, **given: Any) -> 'Task':
   """Makes a task.
 
   Args:
     name: One of `names()`, or `module.function` of one's own, called with (name, seed).
     seed: What the partition of the data over clients is drawn from; the same seed
       gives the same task.
-    **options: Values for some of `options(name)`, or of the choices among them.
+    **given: Values for some of `options(name)`, or of the choices among them.
 
   Raises:
     ValueError: If there is no task of that name, it does not take one of the options,
       or not that value, or its data cannot be had.
   """
   entry = _entry(name)
-  values = _resolved(name, entry.options, options)
+  values = _resolved(name, entry.options, given)
   if 'partitioner' in entry.options:
     chosen = values.pop('partitioner')
     brought = entry.options['partitioner'].branches[chosen]
@@ -219,9 +219,19 @@ def load(name: str, seed: int, **options: Any) -> 'Task':
     values['partition'] = partitions.bound(chosen, **own)
   module, _, function = entry.home.rpartition('.')
   make = getattr(importlib.import_module(module), function, None)
-  if make is None:
+  if not callable(make):
     raise ValueError(f'{module} has no function {function!r}.')
-  return make(name, seed, **values)
+  try:
+    inspect.signature(make).bind(name, seed, **values)
+  except TypeError as error:
+    raise ValueError(f'{name} is not a function of (name, seed): {error}.') from None
+  task = make(name, seed, **values)
+
+  from tasks.task import Task
+
+  if not isinstance(task, Task):
+    raise ValueError(f'{name} returned {task!r}, where a Task is expected.')
+  return task
 
 
 def _entry(name: str) -> _Entry:

@@ -121,7 +121,7 @@ def _vocabulary(data_dir: str | None, kind: str, size: int) -> list[bytes]:
   table; one under `data_dir` comes first.
   """
   directory = downloads.directory(data_dir)
-  path = directory / 'datasets' / f'stackoverflow.{kind}_count'
+  path = downloads.count_table(directory, kind)
   if path.exists():
     entries = (_words if kind == 'word' else _tags)(path)
   else:
@@ -130,9 +130,7 @@ def _vocabulary(data_dir: str | None, kind: str, size: int) -> list[bytes]:
     try:
       entries = list(load(cache_dir=str(directory)))
     except Exception as error:  # Keras raises a plain one where it cannot download.
-      raise ValueError(
-        f'{downloads.missing([path.name], path.parent)} ({error})'
-      ) from error
+      raise ValueError(downloads.failed(path.name, path.parent, error)) from error
   return [entry.encode() for entry in entries[:size]]
 
 

@@ -12,7 +12,15 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 import tqdm
 
-from tasks import downloads, idx_files, image_sources, labelled_data, tfds_files
+from tasks import (
+  downloads,
+  federated_data,
+  idx_files,
+  image_sources,
+  labelled_data,
+  scaling,
+  tfds_files,
+)
 from tasks.federated_data import Rows
 from tasks.labelled_data import LabelledData
 
@@ -123,7 +131,7 @@ def _labelled_data(
   if test_split:
     test = _read(builder, test_split, inputs, y_key)
   else:
-    train, test = labelled_data.hold_out(train, seed)
+    train, test = labelled_data.split_rows(train, seed)
   if num_classes is None:
     num_classes = 1 + int(max(train['y'].max(initial=0), test['y'].max(initial=0)))
   if not inputs.is_image:
@@ -274,8 +282,9 @@ def _read(
 ) -> Rows:
   """All rows of a split, in the order of the files."""
   num_rows = builder.info.splits[split].num_examples
-  x = np.empty([num_rows, *inputs.shape], np.float32)
-  y = np.empty([num_rows], np.int32)
+  rows = federated_data.allocate(
+    {'x': ((num_rows, *inputs.shape), np.float32), 'y': ((num_rows,), np.int32)}
+  )
   dataset = builder.as_dataset(
     split=split, shuffle_files=False, read_config=tfds.ReadConfig(try_autocache=False)
   )
@@ -293,10 +302,10 @@ def _read(
     disable=None,
   ):
     start, end = end, end + len(some_y)
-    x[start:end], y[start:end] = some_x, some_y
-  if y.min(initial=0) < 0:
+    rows['x'][start:end], rows['y'][start:end] = some_x, some_y
+  if rows['y'].min(initial=0) < 0:
     raise ValueError(f'the split {split!r} has examples without a label.')
-  return labelled_data.rows(x, y)
+  return rows
 
 
 def _standardize(train: np.ndarray, test: np.ndarray) -> None:
@@ -304,8 +313,6 @@ def _standardize(train: np.ndarray, test: np.ndarray) -> None:
   for x in (train, test):
     if not np.isfinite(x).all():
       raise ValueError('it has inputs that are not finite.')
-  mean = train.mean(axis=0, dtype=np.float64)
-  deviation = train.std(axis=0, dtype=np.float64)
-  deviation[deviation == 0] = 1  # The column is constant.
+  mean, deviation = scaling.moments(train)
   for x in (train, test):
     x[:] = (x - mean) / deviation

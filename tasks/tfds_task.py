@@ -5,8 +5,6 @@ from tasks.labelled_data import Partition
 from tasks.task import Task
 from tff_algorithms.models import Model
 
-MODELS = ('logistic', 'mlp', 'cnn')
-
 _HIDDEN = (300, 100)
 
 
@@ -17,7 +15,7 @@ def classification(
   partition: Partition,
   tfds_name: str,
   tfds_model: str,
-  image_size: int | None = None,
+  image_size: int | None,
 ) -> Task:
   """Learning to classify the examples of a data set.
 
@@ -27,15 +25,13 @@ def classification(
     data_dir: Where TFDS keeps its data; its own default directory if None.
     partition: How to deal out the examples.
     tfds_name: As for `tfds.load`: `name`, `name/config`, `name/config:version`.
-    tfds_model: One of `MODELS`; `cnn` is for images.
+    tfds_model: `logistic`, `mlp` or, for images, `cnn`.
     image_size: The side of the squares that images are resized to, if not None.
 
   Raises:
-    ValueError: If there is no such model, it does not suit the data, or these are not
-      there or not supported.
+    ValueError: If the model does not suit the data, or these are not there or not
+      supported.
   """
-  if tfds_model not in MODELS:
-    raise ValueError(f'Unknown model {tfds_model!r}; known are {", ".join(MODELS)}.')
   data = tfds_data.load(tfds_name, data_dir, seed, image_size)
   model = _model(tfds_model, data.train['x'].shape[1:], data.num_classes)
   return Task(name, model, *data.federated(partition, seed))

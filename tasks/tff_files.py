@@ -3,10 +3,10 @@
 from collections.abc import Callable
 import os
 import pathlib
-import tempfile
+import struct
 from typing import Any
 
-from tasks import downloads
+from tasks import downloads, scratch
 
 
 def fetch(
@@ -29,10 +29,24 @@ def fetch(
     directory.mkdir(parents=True, exist_ok=True)
     # TFF takes whatever has the right name for the whole file: a download that was
     # broken off must not leave one.
-    with tempfile.TemporaryDirectory(dir=directory) as unfinished:
+    with scratch.directory(directory) as unfinished:
+      downloaded = unfinished / name
       try:
-        load_data(cache_dir=unfinished)
-      except OSError as error:
-        raise ValueError(f'{downloads.missing([name], directory)} ({error})') from error
-      os.replace(pathlib.Path(unfinished, name), path)
+        load_data(cache_dir=str(unfinished))
+      except (
+        Exception
+      ) as error:  # Of the network, the archive, the file system, SQLite.
+        raise ValueError(downloads.failed(name, directory, error)) from error
+      if not _is_whole(downloaded):
+        raise ValueError(downloads.failed(name, directory, 'it broke off'))
+      os.replace(downloaded, path)
   return path
+
+
+def _is_whole(path: pathlib.Path) -> bool:
+  """Whether a SQLite file is as long as it says; TFF does not notice if it is not."""
+  with open(path, 'rb') as file:
+    header = file.read(32)
+  page_size, num_pages = struct.unpack('>16xH10xI', header)
+  page_size = 65536 if page_size == 1 else page_size  # Which has no room in 16 bits.
+  return path.stat().st_size == page_size * num_pages

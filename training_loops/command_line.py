@@ -33,6 +33,7 @@ class Program:
     example: Flags of a typical use.
     sections: The options, as the help page groups them.
     lists: Flags that print a text and do nothing else: a description and the text.
+    check: Raises a `UserError` for values that do not go together.
   """
 
   module: str
@@ -42,6 +43,7 @@ class Program:
   lists: Mapping[str, tuple[str, Callable[[], str]]] = dataclasses.field(
     default_factory=dict
   )
+  check: Callable[[Mapping[str, Any]], None] = lambda values: None
 
   @property
   def options(self) -> list[Option]:
@@ -65,7 +67,7 @@ def parse(program: Program, arguments: Sequence[str]) -> dict[str, Any]:
 
   Raises:
     UserError: If a flag is unknown, obligatory and missing, set but not used, or has
-      a value that it does not take.
+      a value that it does not take, or the program's check refuses them together.
   """
   flag_values = flags.FlagValues()
   for name in (*_HELP_FLAGS, *program.lists):
@@ -107,6 +109,7 @@ def parse(program: Program, arguments: Sequence[str]) -> dict[str, Any]:
   for name in given:
     if name not in values:
       raise UserError(options.refusal(program.options, name, values))
+  program.check(values)
   return values
 
 

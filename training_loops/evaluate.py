@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import csv
 import io
 import pathlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,10 +18,14 @@ from training_loops import (
   files,
   progress,
   run_directory,
+  sampling,
   tables,
   train_flags,
 )
-from training_loops.options import REQUIRED, Section, UserError, choice, path
+from training_loops.options import REQUIRED, Section, UserError, choice, integer, path
+
+if TYPE_CHECKING:
+  import tasks
 
 PROGRAM = command_line.Program(
   module='training_loops.evaluate',
@@ -36,6 +40,7 @@ PROGRAM = command_line.Program(
       [
         path('run', REQUIRED, 'The output directory of a run.'),
         choice('checkpoint', 'last', 'Which of its models.', {'last': [], 'best': []}),
+        integer('max_clients', None, 'Evaluates on a fixed random subset of clients.'),
       ],
     )
   ],
@@ -89,7 +94,7 @@ def main(flags: dict[str, Any]) -> None:
   runtime = train_flags.create_runtime(run_flags)
   runtime.launch()  # Its worker starts while TensorFlow is being imported.
   with runtime:
-    overall, clients, num_empty = _evaluate(run_flags, checkpoint)
+    overall, clients, num_empty = _evaluate(run_flags, checkpoint, flags['max_clients'])
 
   round_num = checkpoint.record['round']
   num_examples = sum(int(metrics['num_examples']) for metrics in clients.values())
@@ -105,7 +110,9 @@ def main(flags: dict[str, Any]) -> None:
 
 
 def _evaluate(
-  run_flags: dict[str, Any], checkpoint: checkpoints.Checkpoint
+  run_flags: dict[str, Any],
+  checkpoint: checkpoints.Checkpoint,
+  max_clients: int | None,
 ) -> tuple[Metrics, Clients, int]:
   """The metrics over all examples, by client, and how many clients have none."""
   from tff_algorithms.process import model_weights
@@ -116,16 +123,29 @@ def _evaluate(
   state = training.restored(checkpoint, process.initialize(), run_flags)
   weights = model_weights(state)
   evaluate = evaluation.Evaluator(task.model)
-  overall = evaluate(weights, task.test.all_rows())
-  clients = {
-    client_id: {
-      'num_examples': task.test.num_examples(client_id),
-      **evaluate(weights, task.test.rows(client_id)),
+  data = _some_clients(task.test, max_clients, run_flags['seed'])
+  with training.data_errors(run_flags):
+    overall = evaluate(weights, data.all_rows())
+    clients = {
+      client_id: {
+        'num_examples': data.num_examples(client_id),
+        **evaluate(weights, data.rows(client_id)),
+      }
+      for client_id in data.client_ids
+      if data.num_examples(client_id) > 0
     }
-    for client_id in task.test.client_ids
-    if task.test.num_examples(client_id) > 0
-  }
-  return overall, clients, len(task.test.client_ids) - len(clients)
+  return overall, clients, len(data.client_ids) - len(clients)
+
+
+def _some_clients(
+  data: 'tasks.FederatedData', size: int | None, seed: int
+) -> 'tasks.FederatedData':
+  """So many of the clients that have examples, drawn at random, or all clients."""
+  if size is None:
+    return data
+  ids = [client_id for client_id in data.client_ids if data.num_examples(client_id)]
+  chosen = [ids[i] for i in sampling.subset(len(ids), size, seed=seed)]
+  return type(data)(chosen, data.rows, data.num_examples)
 
 
 def _write(

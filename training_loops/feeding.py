@@ -3,24 +3,35 @@
 A client's rows are made once, when it is first drawn, and written to a file, from which
 the client reads them itself in that round and in all later ones: only ids travel. The
 kernel keeps files in memory as long as there is room, so that memory is used up to a
-bound, and the disk beyond it. While a round is computed, the rows of the next are made.
+bound, and the disk beyond it; the directory is one for temporary files, which TMPDIR
+names. While a round is computed, the rows of the next are made.
 """
 
 from collections.abc import Sequence
 import concurrent.futures
 import pathlib
+import threading
 from typing import Any
 
 import numpy as np
 
 import tasks
-from tasks.client_files import ClientFiles, Feature
+from tasks import client_files
+from tasks.client_files import Feature
 from tff_algorithms import client_inputs, models
-from training_loops.options import UserError
 from training_loops.sampling import Participant
 
 # For a client without a limit, where others have one: more steps than any takes.
 _NO_LIMIT = np.iinfo(np.int32).max
+
+
+def features(model: models.Model) -> tuple[Feature, ...]:
+  """What a row must have for the model."""
+  specs = dict(zip('xy', models.x_and_y(model.input_spec), strict=True))
+  return tuple(
+    Feature(name, spec.dtype.name, tuple(spec.shape[1:]))
+    for name, spec in specs.items()
+  )
 
 
 class Feed:
@@ -33,21 +44,19 @@ class Feed:
       task: The task.
       directory: Where the files go, empty.
       has_limits: Whether some clients have a limit to their steps.
+
+    Raises:
+      ValueError: If an id is too long for the name of a file.
     """
-    self._task = task
+    self._data = task.train
     self._has_limits = has_limits
     self._written: set[str] = set()
-    specs = dict(zip('xy', models.x_and_y(task.model.input_spec), strict=True))
-    self._files = ClientFiles(
-      directory,
-      tuple(
-        Feature(name, spec.dtype.name, tuple(spec.shape[1:]))
-        for name, spec in specs.items()
-      ),
-    )
+    self._files = client_files.ClientFiles(directory, features(task.model))
+    client_files.check_ids(task.train.client_ids, self._files.features)
     # One thread: the cores are the clients'.
     self._thread = concurrent.futures.ThreadPoolExecutor(max_workers=1)
     self._next: concurrent.futures.Future | None = None
+    self._is_closed = threading.Event()
 
   @property
   def client_input(self) -> client_inputs.ClientInput:
@@ -64,7 +73,8 @@ class Feed:
     """What to give the process for each client of a round.
 
     Raises:
-      UserError: If a client's rows do not fit the model.
+      ValueError: If a client's rows cannot be had, or do not fit the model.
+      OSError: If there is no room for them.
     """
     if self._next:
       self._next.result()
@@ -80,15 +90,15 @@ class Feed:
     ]
 
   def close(self) -> None:
-    """Waits for what was begun; nothing is written afterwards."""
+    """Waits for the client that is being written; nothing is written afterwards."""
+    self._is_closed.set()
     self._thread.shutdown(cancel_futures=True)
 
   def _write(self, participants: Sequence[Participant]) -> None:
     for participant in participants:
       client_id = participant.client_id
+      if self._is_closed.is_set():
+        return
       if client_id not in self._written:
-        try:
-          self._files.add(client_id, self._task.train.rows(client_id))
-        except ValueError as error:
-          raise UserError(f'{self._task.name}: {error}') from error
+        self._files.add(client_id, self._data.rows(client_id))
         self._written.add(client_id)

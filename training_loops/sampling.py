@@ -101,13 +101,17 @@ class Sampler:
 
   def draw(self, round_num: int) -> list[Participant]:
     """The clients of a round, at least one."""
-    drawn = self._draw_cohort(round_num)
-    luck = self._round_uniforms(round_num, _DROPOUT)[drawn]
-    present = drawn[luck >= min(self.dropout_rate, luck.max())]  # Somebody stays.
-    luck = self._round_uniforms(round_num, _STRAGGLERS)[present]
+    present = self._draw_cohort(round_num)
+    if self.dropout_rate:
+      luck = self._round_uniforms(round_num, _DROPOUT)[present]
+      present = present[luck >= min(self.dropout_rate, luck.max())]  # Somebody stays.
+    is_straggler = np.zeros(len(present), bool)
+    if self.straggler_rate:
+      luck = self._round_uniforms(round_num, _STRAGGLERS)[present]
+      is_straggler = luck < self.straggler_rate
     return [
-      Participant(self.client_ids[i], self.straggler_steps if is_straggler else None)
-      for i, is_straggler in zip(present, luck < self.straggler_rate, strict=True)
+      Participant(self.client_ids[i], self.straggler_steps if slow else None)
+      for i, slow in zip(present, is_straggler, strict=True)
     ]
 
   def _check_options(self) -> None:

@@ -127,6 +127,21 @@ def _listed(descriptions: dict[str, str]) -> str:
   return '\n'.join(f'{name:{width}}  {text}' for name, text in descriptions.items())
 
 
+def _check(flags: Mapping[str, Any]) -> None:
+  """Refuses flags that would have no effect."""
+  for name, off, partner in (
+    ('straggler_rate', 0, 'straggler_steps'),
+    ('available_share', 1, 'rounds_per_day'),
+  ):
+    if (flags[name] != off) != (flags[partner] is not None):
+      raise UserError(f'--{name} and --{partner} go together: give both or neither.')
+  if flags['straggler_rate'] and not algorithms.has_local_steps(flags):
+    raise UserError(
+      f'--straggler_rate cuts local steps, and --algorithm={flags["algorithm"]} has '
+      'none.'
+    )
+
+
 PROGRAM = command_line.Program(
   module='training_loops.train',
   summary=(
@@ -147,6 +162,7 @@ PROGRAM = command_line.Program(
       lambda: _listed(algorithms.descriptions()),
     ),
   },
+  check=_check,
 )
 
 
@@ -167,24 +183,8 @@ def configure(**flags: Any) -> dict[str, Any]:
 
 
 def from_arguments(arguments: Sequence[str]) -> dict[str, Any]:
-  """The flags of a run, from the words of a command line.
-
-  Raises:
-    UserError: If they are refused.
-  """
-  flags = command_line.parse(PROGRAM, arguments)
-  for name, off, partner in (
-    ('straggler_rate', 0, 'straggler_steps'),
-    ('available_share', 1, 'rounds_per_day'),
-  ):
-    if (flags[name] != off) != (flags[partner] is not None):
-      raise UserError(f'--{name} and --{partner} go together: give both or neither.')
-  if flags['straggler_rate'] and not algorithms.has_local_steps(flags):
-    raise UserError(
-      f'--straggler_rate cuts local steps, and --algorithm={flags["algorithm"]} has '
-      'none.'
-    )
-  return flags
+  """The flags of a run, from the words of a command line."""
+  return command_line.parse(PROGRAM, arguments)
 
 
 def free_names() -> set[str]:
@@ -195,7 +195,7 @@ def free_names() -> set[str]:
 def task_options(flags: Mapping[str, Any]) -> dict[str, Any]:
   """The flags that are options of the chosen task."""
   tree = task_flags.branches().get(flags['task'], ())  # None for a user's own.
-  return {name: flags[name] for name in options.used(tree, flags)}
+  return options.used(tree, flags)
 
 
 def check_task(flags: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """The rounds of a run: cohort, round, evaluation, checkpoint, and again."""
 
+from collections.abc import Iterator
 import contextlib
 import json
 import logging
@@ -8,6 +9,7 @@ import time
 from typing import Any
 
 import tasks
+from tasks import client_files, scratch
 from tff_algorithms import client_inputs
 from tff_algorithms.process import model_weights
 from training_loops import (
@@ -23,7 +25,6 @@ from training_loops import (
   records,
   run_directory,
   sampling,
-  scratch,
   train_flags,
   versions,
 )
@@ -38,15 +39,24 @@ def load_task(flags: dict[str, Any]) -> tasks.Task:
   Raises:
     UserError: If it cannot be had with these flags.
   """
-  try:
+  with data_errors(flags):
     task = tasks.load(
       flags['task'], seed=flags['seed'], **train_flags.task_options(flags)
     )
+    if not any(map(task.test.num_examples, task.test.client_ids)):
+      raise UserError(f'with these flags {task.name} has no example left for testing.')
+    return task
+
+
+@contextlib.contextmanager
+def data_errors(flags: dict[str, Any]) -> Iterator[None]:
+  """Makes what is wrong with a task's data or its options the user's mistake."""
+  try:
+    yield
   except ValueError as error:
-    raise UserError(str(error)) from error
-  if not any(map(task.test.num_examples, task.test.client_ids)):
-    raise UserError(f'with these flags {task.name} has no example left for testing.')
-  return task
+    # Where it is the user's own, what it says may not tell what it is about.
+    prefix = f'{flags["task"]}: ' if '.' in flags['task'] else ''
+    raise UserError(f'{prefix}{error}') from error
 
 
 def build_process(
@@ -82,7 +92,7 @@ def build_sampler(flags: dict[str, Any], task: tasks.Task) -> sampling.Sampler:
       f'--clients_per_round={flags["clients_per_round"]} is more than the '
       f'{num_clients} clients of {task.name}.'
     )
-  try:
+  with data_errors(flags):
     return sampling.Sampler(
       client_ids=task.train.client_ids,
       clients_per_round=flags['clients_per_round'],
@@ -96,8 +106,6 @@ def build_sampler(flags: dict[str, Any], task: tasks.Task) -> sampling.Sampler:
       available_share=flags['available_share'],
       rounds_per_day=flags['rounds_per_day'],
     )
-  except ValueError as error:
-    raise UserError(str(error)) from error
 
 
 def restored(
@@ -126,12 +134,13 @@ def train(flags: dict[str, Any], directory: run_directory.RunDirectory) -> None:
   """Trains from where the directory stands until the rounds asked for are done."""
   task = load_task(flags)
   sampler = build_sampler(flags, task)
-  with (
-    scratch.directory() as client_directory,
-    contextlib.closing(
-      feeding.Feed(task, client_directory, has_limits=flags['straggler_rate'] > 0)
-    ) as feed,
-  ):
+  with contextlib.ExitStack() as stack:
+    files_directory = stack.enter_context(scratch.directory())
+    with data_errors(flags):
+      eval_rows = _eval_rows(task, flags)
+      feed = feeding.Feed(task, files_directory, flags['straggler_rate'] > 0)
+      stack.callback(feed.close)
+      feed.arguments(sampler.draw(1))  # Bad data are found before anything is written.
     process = build_process(flags, task, feed.client_input)
     first_state = process.initialize()
     with directory.opened(flags):
@@ -139,7 +148,7 @@ def train(flags: dict[str, Any], directory: run_directory.RunDirectory) -> None:
         _write_config(directory, flags)  # From now on it is a run.
       with progress.logged_to(directory.log_file):
         training = _Training(
-          flags, directory, task, sampler, feed, process, first_state
+          flags, directory, task, eval_rows, sampler, feed, process, first_state
         )
         _write_config(directory, flags)
         # While it goes on it is not finished, even if it once was with fewer rounds.
@@ -166,7 +175,9 @@ class _Training:
   instant finds a round and the state that belongs to it.
   """
 
-  def __init__(self, flags, directory, task, sampler, feed, process, first_state):
+  def __init__(
+    self, flags, directory, task, eval_rows, sampler, feed, process, first_state
+  ):
     self._flags = flags
     self._directory = directory
     self._task = task
@@ -174,7 +185,7 @@ class _Training:
     self._feed = feed
     self._process = process
     self._evaluate = evaluation.Evaluator(task.model)
-    self._eval_rows = _eval_rows(task, flags)
+    self._eval_rows = eval_rows
     self._store = checkpoints.Store(directory.checkpoints)
     self._has_warned = False
 
@@ -224,7 +235,8 @@ class _Training:
       self._records.close()
 
   def _run_round(self, round_num: int, shown: progress.Progress) -> None:
-    clients = self._feed.arguments(self._sampler.draw(round_num))
+    with data_errors(self._flags):
+      clients = self._feed.arguments(self._sampler.draw(round_num))
     if round_num < self._flags['rounds']:
       self._feed.prepare(self._sampler.draw(round_num + 1))
     output = self._process.next(self._completed[1], clients)
@@ -287,8 +299,10 @@ class _Training:
 
 def _eval_rows(task: tasks.Task, flags: dict[str, Any]) -> Any:
   """The test rows of all clients, or a subset that depends on the seed alone."""
-  size = flags['max_eval_examples']
-  if size is None:
-    return task.test.all_rows()
-  num_rows = sum(map(task.test.num_examples, task.test.client_ids))
-  return task.test.all_rows(sampling.subset(num_rows, size, seed=flags['seed']))
+  size, chosen = flags['max_eval_examples'], None
+  if size is not None:
+    num_rows = sum(map(task.test.num_examples, task.test.client_ids))
+    chosen = sampling.subset(num_rows, size, seed=flags['seed'])
+  rows = task.test.all_rows(chosen)
+  client_files.check_features(rows, feeding.features(task.model), 'the test data')
+  return rows

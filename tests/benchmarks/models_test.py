@@ -7,18 +7,16 @@ import tensorflow as tf
 from benchmarks import models
 from tff_algorithms.models import ModelWeights
 
-_X = tf.constant(np.random.default_rng(0).random([6, 28, 28, 1], np.float32))
+_X = tf.constant(np.random.default_rng(0).random([6, 28, 28], np.float32))
 
 
 @pytest.mark.parametrize(
-  ('model', 'keras_model'),
-  [
-    (models.logistic(), models.keras_logistic()),
-    (models.cnn(), models.keras_cnn()),
-  ],
+  ('make', 'make_keras'),
+  [(models.logistic, models.keras_logistic), (models.cnn, models.keras_cnn)],
   ids=['logistic', 'cnn'],
 )
-def test_keras_model_with_the_same_weights_predicts_the_same(model, keras_model):
+def test_keras_model_with_the_same_weights_predicts_the_same(make, make_keras):
+  model, keras_model = make(), make_keras()
   generator = np.random.default_rng(1)
   weights = [
     generator.normal(scale=0.05, size=w.shape).astype(np.float32)

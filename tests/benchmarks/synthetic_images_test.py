@@ -9,7 +9,7 @@ def test_clients_are_shaped_as_emnist_and_have_unequal_sizes():
   data = synthetic_images.make(num_clients=200, seed=0)
   rows = data.all_rows()
   assert rows['x'].dtype == np.uint8
-  assert rows['x'].shape[1:] == (28, 28, 1)
+  assert rows['x'].shape[1:] == (28, 28)
   assert rows['x'].max() == 254  # Nothing overflows: 199 + 55.
   assert set(rows['y']) == set(range(62))
   sizes = [data.num_examples(client_id) for client_id in data.client_ids]

@@ -22,7 +22,6 @@ def is_offline(monkeypatch):
     (downloads.emnist, 'emnist_all.sqlite'),
     (downloads.cifar100, 'cifar100.sqlite'),
     (downloads.shakespeare, 'shakespeare.sqlite'),
-    (downloads.stackoverflow, 'stackoverflow.sqlite'),
   ],
 )
 def test_a_missing_file_is_named_with_directory_flag_and_a_way_out(
@@ -34,6 +33,27 @@ def test_a_missing_file_is_named_with_directory_flag_and_a_way_out(
     assert part in str(error.value)
   (tmp_path / name).touch()
   check(str(tmp_path))
+
+
+def test_all_that_a_task_needs_is_looked_for(tmp_path, is_offline):
+  names = ['stackoverflow.sqlite', 'datasets/stackoverflow.word_count']
+  (tmp_path / 'datasets').mkdir()
+  for name in names:
+    with pytest.raises(ValueError, match=name.rpartition('/')[2]):
+      downloads.stackoverflow_word(str(tmp_path))
+    (tmp_path / name).touch()
+  downloads.stackoverflow_word(str(tmp_path))
+  with pytest.raises(ValueError, match=r'stackoverflow\.tag_count'):
+    downloads.stackoverflow_tag(str(tmp_path))
+  (tmp_path / 'datasets' / 'stackoverflow.tag_count').touch()
+  downloads.stackoverflow_tag(str(tmp_path))
+
+
+def test_concrete_is_found_and_never_downloaded(tmp_path):
+  with pytest.raises(ValueError, match=r'Concrete_Data\.csv.*UCI.*--data_dir'):
+    downloads.concrete(str(tmp_path))
+  (tmp_path / 'Concrete_Data.csv').touch()
+  assert downloads.concrete(str(tmp_path)) == tmp_path / 'Concrete_Data.csv'
 
 
 def test_the_network_is_not_asked_where_the_file_is_there(tmp_path, monkeypatch):

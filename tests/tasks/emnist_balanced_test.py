@@ -83,6 +83,24 @@ def test_the_model_takes_the_rows(tmp_path):
   assert logits.shape == [60, 47]
 
 
+def test_pictures_are_titled_with_their_characters(tmp_path):
+  _write(tmp_path, [_characters(200, 0), _characters(47, 1)])
+  task = _load(tmp_path)
+  shown = task.show(task.test.rows('test'))
+  assert len(set(shown)) == 47
+  assert [shown[label] for label in (0, _ONE, 10, _T, 35)] == ['0', '1', 'A', 'T', 'Z']
+
+
+def test_the_characters_are_those_of_the_publishers_table(tmp_path, data_dir):
+  name = 'emnist-balanced-mapping.txt'
+  images, *_ = image_sources.find(image_sources.EMNIST_BALANCED, data_dir) or [data_dir]
+  if not images.with_name(name).is_file():
+    pytest.skip(f'needs {name} beside the images')
+  labels, codes = np.loadtxt(images.with_name(name), dtype=int).T
+  _write(tmp_path, [_characters(47, 0)] * 2)
+  assert _load(tmp_path).show({'y': labels}) == [chr(code) for code in codes]
+
+
 @pytest.fixture(scope='module')
 def real(data_dir):
   task = _load(data_dir)

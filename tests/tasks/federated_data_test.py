@@ -1,5 +1,7 @@
 """Tests of federated data."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -129,3 +131,43 @@ def test_rows_that_do_not_match_are_refused():
     FederatedData.from_clients({})
   with pytest.raises(ValueError, match="'a' is there twice"):
     FederatedData(['a', 'b', 'a'], lambda client_id: {})
+  with pytest.raises(ValueError, match='must be text, found 7'):
+    FederatedData([7], lambda client_id: {})
+
+
+def test_ids_and_rows_may_be_any_sequences():
+  data = FederatedData(
+    np.array(['a', 'b']), lambda client_id: {'x': [1, 2], 'y': [3, 4]}
+  )
+  assert data.client_ids == ('a', 'b')
+  np.testing.assert_array_equal(data.rows('a')['y'], [3, 4])
+
+
+def test_rows_are_counted_once():
+  loaded = []
+
+  def load(client_id):
+    loaded.append(client_id)
+    return {'x': np.zeros(3), 'y': np.zeros(3)}
+
+  data = FederatedData(['a'], load)
+  assert [data.num_examples('a') for _ in range(3)] == [3, 3, 3]
+  assert loaded == ['a']
+
+
+def test_a_full_disk_is_an_error_and_no_crash(monkeypatch):
+  def no_room(*args):
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr(federated_data, '_MAX_BYTES_IN_MEMORY', 10)
+  monkeypatch.setattr(os, 'posix_fallocate', no_room)
+  with pytest.raises(OSError, match='No space left'):
+    _data().all_rows()
+
+
+def test_rows_are_chosen_in_the_order_of_their_indices():
+  rows = {'x': np.arange(10.0).reshape(5, 2), 'y': np.arange(5)}
+  some = federated_data.chosen(rows, np.array([3, 0]))
+  assert list(some) == ['x', 'y']
+  np.testing.assert_array_equal(some['x'], [[6, 7], [0, 1]])
+  np.testing.assert_array_equal(some['y'], [3, 0])

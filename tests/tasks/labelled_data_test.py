@@ -1,7 +1,5 @@
 """Tests of labelled data."""
 
-import hypothesis
-from hypothesis import strategies as st
 import numpy as np
 import pytest
 
@@ -39,19 +37,9 @@ def test_rows_have_the_dtypes_of_a_model():
   assert rows['y'].dtype == np.int32
 
 
-@hypothesis.given(st.integers(2, 60), st.integers(0, 2**32))
-def test_a_fifth_is_held_out_and_nothing_lost(num_rows, seed):
-  train, test = labelled_data.hold_out(_rows(num_rows), seed)
-  assert len(test['y']) == max(1, round(num_rows / 5))
-  assert sorted([*train['y'], *test['y']]) == list(range(num_rows))
-  for rows in (train, test):
-    assert list(rows['y']) == sorted(rows['y'])
-    np.testing.assert_array_equal(rows['x'][:, 0], 2 * rows['y'])
-
-
 def test_the_seed_determines_what_is_held_out():
   def held_out(seed):
-    return labelled_data.hold_out(_rows(100), seed)[1]['y'].tolist()
+    return labelled_data.split_rows(_rows(100), seed)[1]['y'].tolist()
 
   assert held_out(1) == held_out(1)
   assert held_out(1) != held_out(2)
@@ -59,4 +47,14 @@ def test_the_seed_determines_what_is_held_out():
 
 def test_one_row_cannot_be_split():
   with pytest.raises(ValueError, match='1 rows are too few'):
-    labelled_data.hold_out(_rows(1), 0)
+    labelled_data.split_rows(_rows(1), 0)
+
+
+@hypothesis.given(st.integers(2, 60), st.integers(0, 2**32))
+def test_a_fifth_is_held_out_and_nothing_lost(num_rows, seed):
+  train, test = labelled_data.split_rows(_rows(num_rows), seed)
+  assert len(test['y']) == max(1, round(num_rows / 5))
+  assert sorted([*train['y'], *test['y']]) == list(range(num_rows))
+  for rows in (train, test):
+    assert list(rows['y']) == sorted(rows['y'])
+    np.testing.assert_array_equal(rows['x'][:, 0], 2 * rows['y'])

@@ -31,8 +31,7 @@ def test_pachinko_needs_coarse_labels_and_nature_comes_first():
 )
 def test_options_reach_the_partitioner(name):
   options = partitions.choice('iid', 4, has_coarse_labels=True).branches[name]
-  coarse = {'coarse_labels': _COARSE} if name == 'pachinko' else {}
-  parts = partitions.bound(name, **options)(_LABELS, 3, **coarse)
+  parts = partitions.bound(name, **options)(_LABELS, 3, coarse_labels=_COARSE)
   assert len(parts) == 4
   assert sorted(np.concatenate(parts)) == list(range(400))
 
@@ -44,3 +43,24 @@ def test_a_value_given_makes_a_difference():
 
   assert sizes(size_variance=0.0) == [80] * 5
   assert len(set(sizes(size_variance=2.0))) > 1
+
+
+def test_coarse_labels_are_for_pachinko_alone():
+  every = partitions.choice('iid', 4, has_coarse_labels=True).branches
+  for name in every:
+    partition = partitions.bound(name, **every[name])
+    if name == 'pachinko':
+      with pytest.raises(ValueError, match='pachinko needs coarse labels'):
+        partition(_LABELS, 3)
+    else:
+      with_them = partition(_LABELS, 3, coarse_labels=_COARSE)
+      for own, other in zip(partition(_LABELS, 3), with_them, strict=True):
+        np.testing.assert_array_equal(own, other)
+
+
+def test_coarse_labels_reach_pachinko():
+  options = {'num_clients': 4, 'examples_per_client': 100}
+  ours = partitions.bound('pachinko', **options)(_LABELS, 3, coarse_labels=_COARSE)
+  theirs = partitioners.pachinko(_LABELS, _COARSE, seed=3, **options)
+  for own, other in zip(ours, theirs, strict=True):
+    np.testing.assert_array_equal(own, other)

@@ -14,6 +14,14 @@ import dataclasses
 
 def digits(name, seed):
   return dataclasses.replace(load('digits_logistic', seed), name=name)
+
+def nothing(name, seed):
+  pass
+
+def other(x):
+  pass
+
+number = 7
 """
 
 
@@ -54,6 +62,8 @@ def test_foreign_option_is_refused_with_the_options_taken():
 
 
 def test_unknown_choice_is_refused_with_the_known():
+  with pytest.raises(ValueError, match='tfds_model must be one of logistic, mlp, cnn'):
+    tasks.load('tfds', seed=0, tfds_name='mnist', tfds_model='oracle')
   with pytest.raises(ValueError, match=r"partitioner must be one of iid.*found 'fair'"):
     tasks.load('digits_mlp', seed=0, partitioner='fair')
 
@@ -73,5 +83,11 @@ def test_a_function_of_ones_own_is_a_task_by_its_dotted_name(tmp_path, monkeypat
       tasks.check(name)
   with pytest.raises(ValueError, match=r"my_tasks.*has no function 'digit'"):
     tasks.load('my_tasks.digit', seed=3)
+  with pytest.raises(ValueError, match=r"my_tasks.*has no function 'number'"):
+    tasks.load('my_tasks.number', seed=3)
+  with pytest.raises(ValueError, match=r'my_tasks\.nothing returned None'):
+    tasks.load('my_tasks.nothing', seed=3)
+  with pytest.raises(ValueError, match=r'my_tasks\.other is not a function of \(name'):
+    tasks.load('my_tasks.other', seed=3)
   with pytest.raises(ValueError, match='does not take num_clients'):
     tasks.load('my_tasks.digits', seed=3, num_clients=3)

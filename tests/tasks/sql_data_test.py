@@ -96,3 +96,45 @@ def test_reading_leaves_the_file_as_it_was(path):
   sql_data.read(path, 'train', _FEATURES, _rows).rows('ann')
   assert path.read_bytes() == before
   assert [p.name for p in path.parent.iterdir()] == ['some.sqlite']
+
+
+def test_a_client_without_examples_has_no_rows(path, tmp_path):
+  copy = tmp_path / 'copy.sqlite'
+  copy.write_bytes(path.read_bytes())
+  with sqlite3.connect(copy) as database:
+    database.execute("INSERT INTO client_metadata VALUES ('nobody', 'train', 0)")
+    # A stray example of somebody who is no client is nobody's.
+    database.execute("INSERT INTO examples VALUES ('train', 'stranger', x'')")
+  data = sql_data.read(copy, 'train', _FEATURES, _rows)
+  assert data.client_ids == ('ann', 'nobody', "o'hara", 'zoe')
+  assert data.rows('nobody')['x'].shape == (0, 2)
+  assert len(data.all_rows()['y']) == 6
+
+
+def test_a_wrong_count_is_noticed(path, tmp_path):
+  copy = tmp_path / 'copy.sqlite'
+  copy.write_bytes(path.read_bytes())
+  with sqlite3.connect(copy) as database:
+    database.execute(
+      "UPDATE client_metadata SET num_examples = 7 WHERE client_id='ann'"
+    )
+  with pytest.raises(ValueError, match="'ann' has 2 rows, where 7 were counted"):
+    sql_data.read(copy, 'train', _FEATURES, _rows).all_rows()
+
+
+@pytest.mark.parametrize(
+  ('index', 'is_used'),
+  [
+    ('"odd-name" ON examples (client_id)', True),
+    ('a ON examples (split_name, client_id)', True),
+    ('a ON examples (split_name)', False),
+  ],
+)
+def test_any_index_that_leads_to_a_client_is_used(tmp_path, index, is_used):
+  path = tmp_path / 'some.sqlite'
+  tff_data.write(path, {'train': _clients(0)}, is_indexed=False)
+  with sqlite3.connect(path) as database:
+    database.execute(f'CREATE INDEX {index}')
+  assert (sql_data._Database(path, 'train')._row_ids is None) == is_used
+  data = sql_data.read(path, 'train', _FEATURES, _rows)
+  np.testing.assert_array_equal(data.rows('ann')['y'], [0, 1])

@@ -11,7 +11,7 @@ from tasks import stackoverflow
 pytestmark = pytest.mark.slow
 
 _SPEC = tff.simulation.baselines.ClientSpec(
-  num_epochs=1, batch_size=1_000_000, shuffle_buffer_size=1
+  num_epochs=1, batch_size=1_000, shuffle_buffer_size=1
 )
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from tasks import image_sources, tfds_data
+from tasks import federated_data, image_sources, tfds_data
 from tests.tasks.data_files import write_idx, write_tfds, write_tfds_images
 
 _GENERATOR = np.random.default_rng(0)
@@ -56,6 +56,18 @@ def test_more_rows_than_are_read_at_once_keep_their_order(tmp_path, monkeypatch)
   data = _load(tmp_path, 'grey')
   np.testing.assert_array_equal(data.train['x'], np.float32(images[..., 0]) / 255)
   np.testing.assert_array_equal(data.test['y'], _LABELS[:6])
+
+
+def test_rows_that_do_not_fit_in_memory_are_on_disk(tmp_path, monkeypatch):
+  monkeypatch.setattr(federated_data, '_MAX_BYTES_IN_MEMORY', 10)
+  examples = [{'features': 1.0 * i, 'label': i % 3} for i in range(7)]
+  _write_numbers(tmp_path, {'features': np.float32, 'label': _LABEL}, examples)
+  data = _load(tmp_path, 'numbers')
+  for rows in (data.train, data.test):
+    assert isinstance(rows['x'], np.memmap)
+    # The numbers from 0 to 6 are of variance 4.
+    np.testing.assert_allclose(rows['x'][:, 0], np.arange(-3, 4) / 2, rtol=1e-6)
+    np.testing.assert_array_equal(rows['y'], _LABELS)
 
 
 def test_colour_images_keep_their_channels(tmp_path):

@@ -106,3 +106,12 @@ def test_a_run_is_evaluated_client_by_client(runtime, tmp_path):
   assert 'more clients have none' in done.stdout
   assert (path / 'evaluation.md').read_text() in done.stdout
   assert (path / 'evaluation.png').stat().st_size > 10_000
+
+  done = _evaluate(f'--run={path}', '--max_clients=7')
+  assert done.returncode == 0
+  with open(path / 'evaluation.csv') as file:
+    some = list(csv.DictReader(file))
+  assert len(some) == 7
+  for row in some:
+    assert int(row['num_examples']) == sizes[row['client']] > 0
+  assert 'of 7 clients.' in done.stdout

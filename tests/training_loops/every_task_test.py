@@ -13,6 +13,7 @@ from training_loops import run, train_flags, training
 # Small enough for a test: little data, few steps.
 _SMALL = {'clients_per_round': 2, 'max_client_steps': 2, 'batch_size': 4}
 _FLAGS: dict[str, dict] = {
+  'cifar100': {'max_client_steps': 1, 'batch_size': 1},
   'stackoverflow_word': {'vocabulary_size': 50},
   'stackoverflow_tag': {'vocabulary_size': 50, 'num_tags': 5},
   'cifar100_dirichlet': {'cifar_model': 'cnn', 'num_clients': 3},
@@ -89,8 +90,7 @@ def test_task_trains_two_rounds_and_evaluates(name, cache, runtime, tmp_path):
     output_dir=tmp_path / 'run',
     client_learning_rate=0.01,
     data_dir=cache if 'data_dir' in tasks.options(name) else None,
-    **_SMALL,
-    **_FLAGS.get(name, {}),
+    **{**_SMALL, **_FLAGS.get(name, {})},
   )
   result = run.train(flags, runtime=runtime)
   assert [row['round'] for row in result.rows] == [1, 2]

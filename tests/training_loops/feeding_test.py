@@ -2,7 +2,9 @@
 
 import collections
 import contextlib
+import dataclasses
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -12,7 +14,6 @@ from tasks.classifiers import classifier
 from tasks.federated_data import FederatedData
 from tasks.task import Task
 from training_loops import feeding
-from training_loops.options import UserError
 from training_loops.sampling import Participant
 
 _IDS = ['ann', 'Zoë', 'o/hara', 'empty']
@@ -94,14 +95,37 @@ def test_rows_are_made_once_and_only_of_clients_drawn(tmp_path):
 
 
 @pytest.mark.parametrize('prepared', [True, False])
-def test_rows_that_do_not_fit_the_model_are_the_users_mistake(tmp_path, prepared):
+def test_rows_that_do_not_fit_the_model_are_an_error(tmp_path, prepared):
   def load(client_id):
     return {**_rows(2), 'x': np.zeros([2, 5])}
 
   with contextlib.closing(feeding.Feed(_task(load), tmp_path, False)) as feed:
     if prepared:
       feed.prepare(_cohort('ann'))
-    with pytest.raises(
-      UserError, match=r"toy: Client 'ann' has rows of x float64\[5\]"
-    ):
+    with pytest.raises(ValueError, match=r"client 'ann' has rows of x float64\[5\]"):
       feed.arguments(_cohort('ann'))
+
+
+def test_an_id_too_long_for_a_file_is_found_at_once(tmp_path):
+  data = FederatedData(['fine', 'x' * 200], lambda client_id: _rows(1))
+  task = dataclasses.replace(_task(), train=data)
+  with pytest.raises(ValueError, match='too long'):
+    feeding.Feed(task, tmp_path, has_limits=False)
+
+
+def test_closing_waits_for_one_client_and_not_for_all(tmp_path):
+  begun, may_end = threading.Event(), threading.Event()
+  made = []
+
+  def load(client_id):
+    made.append(client_id)
+    begun.set()
+    may_end.wait(60)
+    return _rows(1)
+
+  feed = feeding.Feed(_task(load), tmp_path, has_limits=False)
+  feed.prepare(_cohort(*_IDS))
+  begun.wait(60)
+  threading.Timer(0.1, may_end.set).start()
+  feed.close()
+  assert made == ['ann']

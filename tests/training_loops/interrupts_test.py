@@ -105,6 +105,8 @@ def test_without_installation_the_block_leaves_ctrl_c_to_python():
       '-c',
       'import os, signal\n'
       'from training_loops import interrupts\n'
+      # Some shells have it ignored in the background.
+      'signal.signal(signal.SIGINT, signal.default_int_handler)\n'
       'try:\n'
       '  with interrupts.raised():\n'
       '    os.kill(os.getpid(), signal.SIGINT)\n'

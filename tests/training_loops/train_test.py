@@ -157,6 +157,9 @@ def test_stopped_by_sigterm_ctrl_c_and_sigkill_a_run_ends_as_one_never_stopped(
     ('--base_momentum=0.5', '--base_momentum is not used with --algorithm=fed_avg'),
     ('--learning_rate=1', 'unknown flag --learning_rate'),
     ('--output_dir=/proc/version/x', '/proc/version is not a directory'),
+    ('--straggler_steps=3', '--straggler_rate and --straggler_steps go together'),
+    ('--rounds_per_day=24', '--available_share and --rounds_per_day go together'),
+    ('--task=no_module.f', "no module 'no_module' with a function 'f'"),
   ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2_at_once(
@@ -181,6 +184,63 @@ def test_more_clients_a_round_than_there_are_is_one_line_and_nothing_is_written(
     'train: error: --clients_per_round=51 is more than the 50 clients of digits_mlp.\n'
   )
   assert os.listdir(tmp_path) == []
+
+
+_BAD_TASKS = """
+import dataclasses
+import numpy as np
+import tasks
+from tasks import FederatedData
+
+def returns_nothing(name, seed):
+  pass
+
+def cannot_be_read(name, seed):
+  def load(client_id):
+    raise ValueError('picture.png is broken')
+  task = tasks.load('digits_mlp', seed)
+  return dataclasses.replace(task, test=FederatedData(['a'], load, lambda c: 1))
+
+def test_of_another_type(name, seed):
+  task = tasks.load('digits_mlp', seed)
+  rows = {'x': np.zeros([3, 8, 8]), 'y': np.zeros([3], np.int32)}
+  return dataclasses.replace(task, test=FederatedData.from_clients({'a': rows}))
+
+def train_of_another_shape(name, seed):
+  task = tasks.load('digits_mlp', seed)
+  rows = {'x': np.zeros([3, 9], np.float32), 'y': np.zeros([3], np.int32)}
+  clients = {str(i): rows for i in range(20)}
+  return dataclasses.replace(task, train=FederatedData.from_clients(clients))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('function', 'message'),
+  [
+    ('returns_nothing', 'bad_tasks.returns_nothing returned None'),
+    ('cannot_be_read', 'picture.png is broken'),
+    ('test_of_another_type', 'the test data has rows of x float64[8, 8]'),
+    ('train_of_another_shape', 'has rows of x float32[9]'),
+  ],
+)
+def test_a_mistake_in_ones_own_task_is_one_line_and_nothing_is_written(
+  tmp_path, function, message
+):
+  modules = tmp_path / 'modules'
+  modules.mkdir()
+  (modules / 'bad_tasks.py').write_text(_BAD_TASKS)
+  paths = os.pathsep.join([str(modules), os.environ.get('PYTHONPATH', '')])
+  done = _run(
+    tmp_path / 'run',
+    f'--task=bad_tasks.{function}',
+    environment={**os.environ, 'PYTHONPATH': paths},
+  )
+  assert (done.returncode, done.stdout) == (2, '')
+  assert message in done.stderr
+  assert done.stderr.startswith('train: error: bad_tasks.')
+  assert done.stderr.count('\n') == 1
+  assert os.listdir(tmp_path) == ['modules']
 
 
 @pytest.mark.long
@@ -217,17 +277,15 @@ def _resident_megabytes(pid: int) -> float:
   raise AssertionError(f'{pid} is gone.')
 
 
-@pytest.fixture
-def emnist_flags(data_dir) -> list[str]:
-  return [f'--data_dir={data_dir}', '--max_eval_examples=100']
-
-
 @pytest.mark.long
-@pytest.mark.parametrize('task', ['digits_mlp', 'emnist_logistic'])
+@pytest.mark.parametrize(
+  'task', ['digits_mlp', 'emnist_logistic', 'tests.training_loops.many_clients.task']
+)
 def test_memory_does_not_grow_with_the_rounds(task, tmp_path, request):
   flags = [f'--task={task}', '--rounds=600', '--rounds_per_checkpoint=50']
-  if task != 'digits_mlp':
-    flags += request.getfixturevalue('emnist_flags')
+  if task == 'emnist_logistic':
+    data_dir = request.getfixturevalue('data_dir')
+    flags += [f'--data_dir={data_dir}', '--max_eval_examples=100']
   with _running(tmp_path / 'run', *flags) as process:
     (worker,) = _wait_for(lambda: _children(process.pid))
     megabytes = {}

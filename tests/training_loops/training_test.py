@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tasks import scratch
 from training_loops import (
   checkpoints,
   evaluation,
@@ -60,7 +61,7 @@ def built_once(tmp_path_factory):
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(training, 'build_process', build)
     patch.setattr(
-      training.scratch, 'directory', lambda: contextlib.nullcontext(scratch_directory)
+      scratch, 'directory', lambda: contextlib.nullcontext(scratch_directory)
     )
     yield
 

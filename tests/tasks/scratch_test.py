@@ -9,7 +9,7 @@ import tempfile
 
 import pytest
 
-from training_loops import scratch
+from tasks import scratch
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +28,14 @@ def test_it_is_gone_after_the_block_also_after_an_error(temporary):
   assert not list(temporary.iterdir())
 
 
+def test_it_can_be_made_elsewhere(temporary):
+  parent = temporary / 'elsewhere'
+  parent.mkdir()
+  with scratch.directory(parent) as path:
+    assert path.parent == parent
+  assert not list(parent.iterdir())
+
+
 def test_several_live_side_by_side():
   with scratch.directory() as first, scratch.directory() as second:
     (second / 'file').touch()
@@ -38,7 +46,7 @@ def test_several_live_side_by_side():
 def test_what_a_killed_process_left_is_removed_by_the_next(temporary):
   source = """
 import time
-from training_loops import scratch
+from tasks import scratch
 with scratch.directory() as path:
   (path / 'file').touch()
   print(path, flush=True)
