@@ -1,5 +1,7 @@
 """Tests of labelled data."""
 
+import hypothesis
+from hypothesis import strategies as st
 import numpy as np
 import pytest
 
