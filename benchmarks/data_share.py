@@ -8,7 +8,7 @@ has and makes zeros, which is the round without its data. "By id": its rows are 
 file since an earlier round. "By id, all new": no client has been seen before, so its
 rows are read from the data base, made and written, while the round before is computed.
 "tf.data sets": the rows travel. The data's share is what a round takes longer than one
-that is fed nothing.
+that is fed nothing; that of a long run follows from how many of its clients are new.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -51,6 +51,8 @@ PROGRAM = command_line.Program(
 
 _WARM_UP_ROUNDS = 3
 _BATCH_SIZE = 20
+_LONG_RUN = 1_000
+_NUM_WRITERS = 3_400
 
 _NOTHING = 'nothing'
 _BY_ID = 'clients by id'
@@ -150,6 +152,20 @@ def table(seconds: Mapping[str, np.ndarray]) -> str:
   return tables.markdown(['fed', 'ms a round', 'quartiles', "data's share"], rows)
 
 
+def share_of_run(seconds: Mapping[str, np.ndarray], num_clients: int) -> str:
+  """What the rounds above make of a long run: clients are new in it only once."""
+  # How many of all writers are drawn at least once.
+  num_seen = _NUM_WRITERS * (1 - (1 - num_clients / _NUM_WRITERS) ** _LONG_RUN)
+  new = num_seen / (num_clients * _LONG_RUN)
+  means = {name: float(np.mean(own)) for name, own in seconds.items()}
+  mean = new * means[_ALL_NEW] + (1 - new) * means[_BY_ID]
+  return (
+    f'In {_LONG_RUN:,} rounds of {num_clients} of the {_NUM_WRITERS:,} writers of '
+    f"TFF's EMNIST {new:.0%} of the clients are new, which makes the data's share "
+    f'{1 - means[_NOTHING] / mean:.0%} of such a run.'
+  )
+
+
 def _cohorts(
   task: tasks.Task, num_clients: int, num_cohorts: int
 ) -> list[list[Participant]]:
@@ -182,11 +198,14 @@ def main(options: dict[str, Any]) -> None:
     for cohort in cohorts:
       by_id.arguments(cohort)
     seconds = measure(_rounds(task, by_id, all_new), cohorts)
-  text = (
-    f'{table(seconds)}\n\n{machine.describe()} {options["rounds"]} rounds of '
-    f'{options["clients"]} clients, {_WARM_UP_ROUNDS} before them to warm up; '
-    f'{len(task.train.client_ids)} writers in the data base.\n'
-  )
+  paragraphs = [
+    table(seconds),
+    share_of_run(seconds, options['clients']),
+    f'{machine.describe()} {options["rounds"]} rounds of {options["clients"]} clients, '
+    f'{_WARM_UP_ROUNDS} before them to warm up; {len(task.train.client_ids)} writers in '
+    'the data base.',
+  ]
+  text = '\n\n'.join(paragraphs) + '\n'
   print(text)
   if options['output']:
     pathlib.Path(options['output']).write_text(text)

@@ -25,6 +25,14 @@ def test_shares_are_of_the_same_rounds():
   ]
 
 
+def test_the_share_of_a_run_is_between_that_of_known_and_of_new_clients():
+  ways = ('nothing', 'clients by id', 'clients by id, all new')
+  seconds = dict(zip(ways, np.array([[0.08], [0.08], [0.16]]), strict=True))
+  # 3400 (1 - (1 - 10 / 3400) ** 1000) = 3221 of the 10,000 clients drawn are new.
+  assert '32% of the clients are new' in data_share.share_of_run(seconds, 10)
+  assert 'share 24% of such' in data_share.share_of_run(seconds, 10)
+
+
 def test_every_way_is_given_every_cohort_and_the_next():
   calls = []
   rounds = {
