@@ -202,8 +202,8 @@ def main(options: dict[str, Any]) -> None:
     table(seconds),
     share_of_run(seconds, options['clients']),
     f'{machine.describe()} {options["rounds"]} rounds of {options["clients"]} clients, '
-    f'{_WARM_UP_ROUNDS} before them to warm up; {len(task.train.client_ids)} writers in '
-    'the data base.',
+    f'{_WARM_UP_ROUNDS} before them to warm up; {len(task.train.client_ids)} writers '
+    'in the data base.',
   ]
   text = '\n\n'.join(paragraphs) + '\n'
   print(text)

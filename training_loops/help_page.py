@@ -62,7 +62,7 @@ def _grouped(tree: Sequence[Option]) -> list[tuple[str, list[str]]]:
 def _described(places: _Places, choices: _Choices, indent: int) -> list[str]:
   option = places[0][1]
   text = option.help
-  if choices[option.name]:
+  if len(choices[option.name]) > 1:
     text += f' One of {", ".join(choices[option.name])}.'
   if option.default is options.REQUIRED:
     text += ' Needed.'

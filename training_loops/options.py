@@ -191,10 +191,14 @@ def walk(
 
 
 def narrowed(options: Sequence[Option], given: Mapping[str, Any]) -> list[Option]:
-  """The tree with only those branches that the choices made so far leave open."""
+  """The tree with only those branches that the choices made so far leave open.
+
+  What is given is the default.
+  """
   return [
     dataclasses.replace(
       option,
+      default=given.get(option.name, option.default),
       branches={
         value: narrowed(brought, given)
         for value, brought in option.branches.items()

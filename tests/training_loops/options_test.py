@@ -109,3 +109,19 @@ def test_a_value_within_bounds_is_taken(option, text, value):
 def test_a_value_out_of_bounds_is_answered_with_what_is_expected(option, text, message):
   with pytest.raises(ValueError, match=message):
     option.parser.parse(text)
+
+
+def test_a_tree_is_narrowed_by_what_is_given():
+  tree = [
+    choice(
+      'kind',
+      options.REQUIRED,
+      'Which.',
+      {'plain': [number('rate', 0.1, 'r')], 'fancy': [number('beta', 0.9, 'b')]},
+    ),
+    number('size', 1, 's'),
+  ]
+  kind, size = options.narrowed(tree, {'kind': 'fancy', 'size': 2})
+  assert (kind.default, size.default) == ('fancy', 2)
+  assert [name for name, _ in kind.branches.items()] == ['fancy']
+  assert options.narrowed(tree, {}) == tree
