@@ -1,19 +1,16 @@
 """Federated data on disk, for clients that read their own rows by their id.
 
 Then only the id travels into a round, and a round is several times faster than with
-the rows as its argument. A directory holds `manifest.json` and one raw file for each
-client and feature: the bytes of the array, little-endian, in row-major order.
+the rows as its argument. A directory holds one raw file for each client and feature:
+the bytes of the array, little-endian, in row-major order.
 """
 
 import base64
 import collections
 from collections.abc import Callable, Iterable, Mapping
 import dataclasses
-import json
 import os
 import pathlib
-import shutil
-import tempfile
 from typing import Any
 
 import numpy as np
@@ -21,7 +18,6 @@ import tensorflow as tf
 
 from tasks.federated_data import FederatedData
 
-_MANIFEST = 'manifest.json'
 _MAX_NAME_BYTES = 255  # Of a file, on Linux.
 
 Rows = collections.OrderedDict[str, tf.Tensor]
@@ -111,59 +107,24 @@ def write(
   directory: str | os.PathLike,
   decode: Callable[[Rows], Any] | None = None,
 ) -> ClientFiles:
-  """Writes client files; the directory appears complete or not at all.
+  """Writes the files of all clients.
 
   Args:
     data: The rows of the clients, in the dtypes to be stored.
-    directory: Where to write, not yet there; its parent is made if need be.
+    directory: Where to write, not yet there; its parents are made if need be.
     decode: As in `ClientFiles`.
 
   Raises:
-    FileExistsError: If the directory is there and not empty.
+    FileExistsError: If the directory is there.
     ValueError: If an id is too long for a file name.
   """
-  directory = pathlib.Path(directory).absolute()
-  directory.parent.mkdir(parents=True, exist_ok=True)
-  if directory.exists() and any(directory.iterdir()):
-    raise FileExistsError(f'{directory} is not empty.')
   features = features_of(data.rows(data.client_ids[0]))
-  unfinished = tempfile.mkdtemp(prefix=f'.{directory.name}.', dir=directory.parent)
-  try:
-    files = ClientFiles(pathlib.Path(unfinished), features)
-    for client_id in data.client_ids:
-      files.add(client_id, data.rows(client_id))
-    manifest = {'features': [dataclasses.asdict(feature) for feature in features]}
-    pathlib.Path(unfinished, _MANIFEST).write_text(json.dumps(manifest, indent=1))
-    os.chmod(unfinished, 0o755)  # A temporary directory is closed to others.
-    os.rename(unfinished, directory)
-  except BaseException:
-    shutil.rmtree(unfinished, ignore_errors=True)
-    raise
-  return read(directory, decode)
-
-
-def read(
-  directory: str | os.PathLike, decode: Callable[[Rows], Any] | None = None
-) -> ClientFiles:
-  """Client files that were written before.
-
-  Args:
-    directory: The directory given to `write`.
-    decode: As in `ClientFiles`.
-
-  Raises:
-    FileNotFoundError: If they are not there.
-  """
-  directory = pathlib.Path(directory).absolute()
-  manifest = json.loads((directory / _MANIFEST).read_text())
-  return ClientFiles(
-    directory=directory,
-    features=tuple(
-      Feature(feature['name'], feature['dtype'], tuple(feature['shape']))
-      for feature in manifest['features']
-    ),
-    decode=decode,
-  )
+  check_ids(data.client_ids, features)
+  files = ClientFiles(pathlib.Path(directory).absolute(), features, decode)
+  files.directory.mkdir(parents=True)
+  for client_id in data.client_ids:
+    files.add(client_id, data.rows(client_id))
+  return files
 
 
 def check_ids(client_ids: Iterable[str], features: tuple[Feature, ...]) -> None:

@@ -33,9 +33,8 @@ def fetch(
       downloaded = unfinished / name
       try:
         load_data(cache_dir=str(unfinished))
-      except (
-        Exception
-      ) as error:  # Of the network, the archive, the file system, SQLite.
+      # Whatever the network, the archive, the file system and SQLite come up with.
+      except Exception as error:
         raise ValueError(downloads.failed(name, directory, error)) from error
       if not _is_whole(downloaded):
         raise ValueError(downloads.failed(name, directory, 'it broke off'))

@@ -75,13 +75,6 @@ def test_decode_is_applied_to_the_rows(tmp_path):
   np.testing.assert_array_equal(y, data.rows('a/b')['y'])
 
 
-def test_files_can_be_read_again_later(tmp_path):
-  files = client_files.write(_data(), tmp_path / 'files')
-  assert client_files.read(tmp_path / 'files') == files
-  with pytest.raises(FileNotFoundError):
-    client_files.read(tmp_path / 'nothing')
-
-
 def test_path_may_be_relative(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   files = client_files.write(_data(), 'files')
@@ -92,7 +85,7 @@ def test_path_may_be_relative(tmp_path, monkeypatch):
 def test_all_files_stay_inside_the_directory(tmp_path):
   client_files.write(_data(), tmp_path / 'parent' / 'files')
   assert os.listdir(tmp_path / 'parent') == ['files']
-  assert len(os.listdir(tmp_path / 'parent' / 'files')) == 2 * len(_IDS) + 1
+  assert len(os.listdir(tmp_path / 'parent' / 'files')) == 2 * len(_IDS)
 
 
 def test_failed_write_leaves_nothing(tmp_path):
