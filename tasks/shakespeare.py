@@ -22,7 +22,7 @@ CHARACTERS = (
   '-159\r'
 )
 # 0 is padding, the characters follow, then these.
-UNKNOWN, BEGIN, END = range(len(CHARACTERS) + 1, len(CHARACTERS) + 4)
+UNKNOWN, BEGIN, END = text_models.special_ids(len(CHARACTERS))
 
 # For reading, on one line.
 _SYMBOLS = ['', *CHARACTERS.replace('\n', '⏎').replace('\r', '␍'), '�', '<s>', '</s>']
@@ -47,7 +47,8 @@ def next_character(
     sql_data.read(path, split, _FEATURES, _preprocess, keeps_count=False)
     for split in ('train', 'test')
   )
-  return Task(name, text_models.next_character(lstm_layers), train, test, show=_show)
+  model = text_models.next_character(len(CHARACTERS), SEQUENCE_LENGTH, lstm_layers)
+  return Task(name, model, train, test, show=_show)
 
 
 def _show(rows: Rows) -> list[str]:

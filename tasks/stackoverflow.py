@@ -34,7 +34,7 @@ def next_word(
   del seed  # The users are the clients.
   vocabulary = _vocabulary(data_dir, 'word', vocabulary_size)
   ids = {word: i for i, word in enumerate(vocabulary, start=1)}
-  unknown, begin, end = range(len(vocabulary) + 1, len(vocabulary) + 4)
+  unknown, begin, end = text_models.special_ids(len(vocabulary))
 
   def preprocess(examples):
     rows = np.zeros([len(examples['tokens']), SEQUENCE_LENGTH + 1], np.int32)
@@ -50,7 +50,8 @@ def next_word(
     return [' '.join(words[i - 1] for i in piece if i) for piece in pieces]
 
   data = _read(data_dir, ['tokens'], preprocess, max_client_examples)
-  return Task(name, text_models.next_word(len(vocabulary)), *data, show=show)
+  model = text_models.next_word(len(vocabulary), SEQUENCE_LENGTH)
+  return Task(name, model, *data, show=show)
 
 
 def tags(

@@ -11,6 +11,7 @@ vocabulary, and then come out of vocabulary, beginning and end of a sentence.
 
 import collections
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -19,23 +20,38 @@ from tff_algorithms import models
 
 _PADDING = 0
 _NUM_SPECIAL_TOKENS = 4
-_NUM_CHARACTERS = 86  # Those that TFF knows in Shakespeare.
 
 
-def next_character(num_layers: int, sequence_length: int = 80) -> models.Model:
+class SpecialIds(NamedTuple):
+  """What the ids after those of the vocabulary mean; 0, before them, is padding."""
+
+  out_of_vocab: int
+  beginning: int
+  end: int
+
+
+def special_ids(vocab_size: int) -> SpecialIds:
+  """As in TFF's preprocessing; the vocabulary has the ids from 1 on."""
+  return SpecialIds(vocab_size + 1, vocab_size + 2, vocab_size + 3)
+
+
+def next_character(
+  vocab_size: int, sequence_length: int, num_layers: int
+) -> models.Model:
   """Predicts every next character, with LSTM layers of 256 units.
 
   TFF's network has two layers, that of the Mime paper one.
 
   Args:
-    num_layers: How many LSTM layers there are.
+    vocab_size: How many characters there are, without the special ones.
     sequence_length: How many characters an example has.
+    num_layers: How many LSTM layers there are.
 
   Returns:
     A model like `next_word`'s, but with one accuracy.
   """
   return _next_token(
-    _NUM_CHARACTERS,
+    vocab_size,
     sequence_length,
     embedding_size=8,
     lstm_sizes=(256,) * num_layers,
@@ -45,7 +61,7 @@ def next_character(num_layers: int, sequence_length: int = 80) -> models.Model:
   )
 
 
-def next_word(vocab_size: int, sequence_length: int = 20) -> models.Model:
+def next_word(vocab_size: int, sequence_length: int) -> models.Model:
   """Predicts every next word, with a layer of 670 LSTM units.
 
   Args:
@@ -59,7 +75,7 @@ def next_word(vocab_size: int, sequence_length: int = 20) -> models.Model:
     makes it NaN. The metrics are over those tokens too: `loss`, `num_tokens`,
     `accuracy`, and accuracies without some labels.
   """
-  out_of_vocab, end_of_sentence = vocab_size + 1, vocab_size + 3
+  special = special_ids(vocab_size)
   return _next_token(
     vocab_size,
     sequence_length,
@@ -68,10 +84,10 @@ def next_word(vocab_size: int, sequence_length: int = 20) -> models.Model:
     lstm_kernel=layers.glorot_uniform,
     projection_sizes=(96,),
     partial_accuracies={
-      'accuracy_without_out_of_vocab': (out_of_vocab,),
+      'accuracy_without_out_of_vocab': (special.out_of_vocab,),
       'accuracy_without_out_of_vocab_or_end_of_sentence': (
-        out_of_vocab,
-        end_of_sentence,
+        special.out_of_vocab,
+        special.end,
       ),
     },
   )

@@ -18,8 +18,8 @@ _LENGTH = 6
 _VOCAB_SIZE = 60  # Of TFF's synthetic data.
 _SEED = tf.constant([1, 2])
 _MODELS = {
-  'one layer': lambda: text_models.next_character(1, _LENGTH),
-  'two layers': lambda: text_models.next_character(2, _LENGTH),
+  'one layer': lambda: text_models.next_character(86, _LENGTH, 1),
+  'two layers': lambda: text_models.next_character(86, _LENGTH, 2),
   'words': lambda: text_models.next_word(_VOCAB_SIZE, _LENGTH),
   'tags': lambda: text_models.tag_logistic(_VOCAB_SIZE, 20, 9),
 }
