@@ -23,6 +23,8 @@ DISTRIBUTIONS = {
   'tensorflow_datasets': ['tensorflow-cpu', 'tensorflow-datasets'],
   'tensorflow_federated': ['tensorflow-cpu', 'tensorflow-federated'],
   'tree': ['dm-tree'],
+  'vl_convert': ['vl-convert-python'],
+  'yaml': ['pyyaml'],
 }
 # Other projects that a benchmark is run against, each in an environment of its own.
 NOT_PINNED = {'fedjax', 'flwr', 'pfl', 'torch'}
