@@ -34,6 +34,9 @@ class Program:
     sections: The options, as the help page groups them.
     lists: Flags that print a text and do nothing else: a description and the text.
     check: Raises a `UserError` for values that do not go together.
+    words: The name of the value that is a list of what is no flag; None refuses such.
+    run_options: Where the binary makes runs, the options of each. Those that are given
+      are the value of `run_flags`, by name; whether they go together is not checked.
   """
 
   module: str
@@ -44,6 +47,8 @@ class Program:
     default_factory=dict
   )
   check: Callable[[Mapping[str, Any]], None] = lambda values: None
+  words: str | None = None
+  run_options: Sequence[Option] = ()
 
   @property
   def options(self) -> list[Option]:
@@ -72,11 +77,13 @@ def parse(program: Program, arguments: Sequence[str]) -> dict[str, Any]:
   flag_values = flags.FlagValues()
   for name in (*_HELP_FLAGS, *program.lists):
     flags.DEFINE_boolean(name, False, '', flag_values=flag_values)
-  everything = list(options.walk(program.options))
-  for option in {option.name: option for _, option in everything}.values():
-    flags.DEFINE(option.parser, option.name, None, option.help, flag_values)
+  of_runs = {option.name: option for _, option in options.walk(program.run_options)}
+  own = {option.name: option for _, option in options.walk(program.options)}
+  for option in {**of_runs, **own}.values():
+    options.define(option, flag_values)
+  flag_values.set_gnu_getopt(True)  # Flags may stand behind words.
   try:
-    _, *positional = flag_values([program.name, *arguments])
+    _, *words = flag_values([program.name, *arguments])
   except flags.UnrecognizedFlagError as error:
     near = difflib.get_close_matches(error.flagname, flag_values, n=3)
     hint = (
@@ -85,14 +92,13 @@ def parse(program: Program, arguments: Sequence[str]) -> dict[str, Any]:
     raise UserError(f'unknown flag --{error.flagname}; {hint}') from None
   except (flags.Error, ValueError) as error:
     raise UserError(str(error).removeprefix('flag ').rstrip('.') + '.') from None
-  if positional:
-    raise UserError(f'unexpected {positional[0]!r}: flags are written --name=value.')
+  if words and program.words is None:
+    raise UserError(f'unexpected {words[0]!r}: flags are written --name=value.')
 
-  given = {
-    option.name: flag_values[option.name].value
-    for _, option in everything
-    if flag_values[option.name].present
-  }
+  def given_of(names):
+    return {n: flag_values[n].value for n in names if flag_values[n].present}
+
+  given = given_of(own)
   if any(flag_values[name].value for name in _HELP_FLAGS):
     usage = f'python -m {program.module} {program.example}'
     lists = {name: description for name, (description, _) in program.lists.items()}
@@ -109,6 +115,10 @@ def parse(program: Program, arguments: Sequence[str]) -> dict[str, Any]:
   for name in given:
     if name not in values:
       raise UserError(options.refusal(program.options, name, values))
+  if program.words:
+    values[program.words] = words
+  if program.run_options:
+    values['run_flags'] = given_of(name for name in of_runs if name not in own)
   program.check(values)
   return values
 

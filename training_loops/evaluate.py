@@ -4,9 +4,7 @@ Writes into the run's directory: evaluation.csv (a row a client), evaluation.md 
 table) and evaluation.png (the spread over clients).
 """
 
-from collections.abc import Mapping, Sequence
-import csv
-import io
+from collections.abc import Mapping
 import pathlib
 from typing import TYPE_CHECKING, Any
 
@@ -157,13 +155,9 @@ def _write(
 ) -> None:
   from training_loops import plots
 
-  content = io.StringIO()
-  columns: Sequence[str] = ['client', *next(iter(clients.values()))]
-  writer = csv.DictWriter(content, columns, lineterminator='\n')
-  writer.writeheader()
-  for client_id, metrics in clients.items():
-    writer.writerow({'client': client_id, **metrics})
-  files.write_bytes(path / 'evaluation.csv', content.getvalue().encode())
+  header = ['client', *next(iter(clients.values()))]
+  rows = [[client_id, *metrics.values()] for client_id, metrics in clients.items()]
+  files.write_bytes(path / 'evaluation.csv', tables.as_csv(header, rows))
   files.write_bytes(path / 'evaluation.md', f'{text}\n'.encode())
   name = 'accuracy' if 'accuracy' in overall else 'loss'
   spread = np.array([metrics[name] for metrics in clients.values()])

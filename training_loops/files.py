@@ -2,10 +2,17 @@
 
 from collections.abc import Iterator
 import contextlib
+import fcntl
+import hashlib
 import json
 import os
 import pathlib
+import re
 from typing import IO, Any
+
+from training_loops.options import UserError
+
+_MAX_NAME_LENGTH = 100
 
 
 @contextlib.contextmanager
@@ -55,6 +62,53 @@ def write_bytes(path: pathlib.Path, content: bytes, *, durable: bool = True) -> 
 def write_json(path: pathlib.Path, content: Any) -> None:
   """Replaces a file's content by a readable JSON text."""
   write_bytes(path, (json.dumps(content, indent=2) + '\n').encode())
+
+
+@contextlib.contextmanager
+def locked(directory: pathlib.Path) -> Iterator[None]:
+  """Keeps other processes out of a directory.
+
+  Raises:
+    UserError: If one of them is in it.
+  """
+  with open(lock_file(directory), 'a') as lock:
+    try:
+      # Released by the kernel whichever way this process ends.
+      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      raise UserError(f'{directory} is in use by another process.') from None
+    yield
+
+
+def lock_file(directory: pathlib.Path) -> pathlib.Path:
+  """The file that `locked` holds."""
+  return directory / '.lock'
+
+
+def as_name(text: str) -> str:
+  """A name for a file or directory that is like the text, and as different as it.
+
+  Letters, digits and some signs stay; what else there is, or a great length, is made
+  up for by a few digits of its hash.
+  """
+  name = re.sub(r'[^\w.,=+-]+', '_', text).strip('_.')
+  if len(name) <= _MAX_NAME_LENGTH and name == re.sub(r'\s+', '_', text):
+    return name
+  digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+  return f'{name[:_MAX_NAME_LENGTH]}-{digest}'.lstrip('-')
+
+
+def check_writable(path: pathlib.Path) -> None:
+  """Makes sure that a directory is there or can be made; nothing is written.
+
+  Raises:
+    UserError: If not.
+  """
+  existing = next(p for p in (path, *path.absolute().parents) if p.exists())
+  if not existing.is_dir():
+    raise UserError(f'{existing} is not a directory.')
+  if not os.access(existing, os.W_OK | os.X_OK):
+    raise UserError(f'{existing} is not writable.')
 
 
 @contextlib.contextmanager

@@ -64,11 +64,13 @@ def _described(places: _Places, choices: _Choices, indent: int) -> list[str]:
   text = option.help
   if len(choices[option.name]) > 1:
     text += f' One of {", ".join(choices[option.name])}.'
+  if option.is_repeated:
+    text += ' May be given several times.'
   if option.default is options.REQUIRED:
     text += ' Needed.'
-  else:
+  elif option.default is not False:
     text += _defaults(places, choices)
-  return _entry(f'--{option.name}={option.parser.kind}', text, indent)
+  return _entry(options.spelling(option), text, indent)
 
 
 def _defaults(places: _Places, choices: _Choices) -> str:

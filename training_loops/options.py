@@ -38,6 +38,7 @@ class Option:
     parser: Text -> value; raises ValueError.
     branches: For a choice, the options that each name brings along.
     is_free: Whether a run may be continued with another value.
+    is_repeated: Whether it may be given several times; its value is then a list.
   """
 
   name: str
@@ -46,6 +47,7 @@ class Option:
   parser: flags.ArgumentParser
   branches: Mapping[str, Sequence['Option']] = dataclasses.field(default_factory=dict)
   is_free: bool = False
+  is_repeated: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,10 +172,42 @@ def path(name: str, default: Any, help_text: str, *, is_free: bool = False) -> O
   return Option(name, default, help_text, parser, is_free=is_free)
 
 
-def text(name: str, default: Any, help_text: str) -> Option:
+def text(
+  name: str,
+  default: Any,
+  help_text: str,
+  *,
+  is_free: bool = False,
+  is_repeated: bool = False,
+) -> Option:
   """Any text but an empty one."""
-  parser = _Parser(str, lambda value: value != '', 'NAME', 'a name')
-  return Option(name, default, help_text, parser)
+  parser = _Parser(str, lambda value: value != '', 'TEXT', 'a text')
+  return Option(
+    name, default, help_text, parser, is_free=is_free, is_repeated=is_repeated
+  )
+
+
+def switch(name: str, help_text: str) -> Option:
+  """Off unless given, and given without a value."""
+  return Option(name, False, help_text, flags.BooleanParser())
+
+
+def define(option: Option, flag_values: flags.FlagValues) -> None:
+  """Makes the option a flag, unset as yet."""
+  name, sentence = option.name, option.help
+  if isinstance(option.parser, flags.BooleanParser):
+    flags.DEFINE_boolean(name, None, sentence, flag_values=flag_values)
+  elif option.is_repeated:
+    serializer = flags.ArgumentSerializer()
+    flags.DEFINE_multi(option.parser, serializer, name, None, sentence, flag_values)
+  else:
+    flags.DEFINE(option.parser, name, None, sentence, flag_values)
+
+
+def spelling(option: Option) -> str:
+  """The flag as the help page writes it."""
+  kind = getattr(option.parser, 'kind', '')
+  return f'--{option.name}={kind}' if kind else f'--{option.name}'
 
 
 # The names and values of the choices that lead to an option, outermost first.
@@ -226,7 +260,8 @@ def used(options: Sequence[Option], given: Mapping[str, Any]) -> dict[str, Any]:
       known = f': one of {", ".join(option.branches)}' if option.branches else ''
       raise UserError(f'--{option.name} is needed{known}.')
     values[option.name] = value
-    values.update(used(option.branches.get(value, ()), given))
+    if option.branches:
+      values.update(used(option.branches.get(value, ()), given))
   return values
 
 

@@ -6,9 +6,11 @@ import pathlib
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import PercentFormatter
 import numpy as np
 
-from training_loops import files
+from training_loops import files, summaries
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -27,10 +29,14 @@ def _prettify(axes: Any, xlabel: str, title: str) -> None:
 
 
 def _draw(axes: Any, rows: Rows, column: str, **style: Any) -> None:
-  # A few points are shown as such, or a run of one round would be an empty picture.
-  marker = 'o' if len(rows) <= 30 else None
   values = [row[column] for row in rows]
-  axes.plot([row['round'] for row in rows], values, marker=marker, ms=3, **style)
+  rounds = [row['round'] for row in rows]
+  axes.plot(rounds, values, marker=_marker(len(rows)), ms=3, **style)
+
+
+def _marker(num_points: int) -> str | None:
+  # A few points are shown as such, or a run of one round would be an empty picture.
+  return 'o' if num_points <= 30 else None
 
 
 def write_curves(path: pathlib.Path, rows: Rows, title: str) -> None:
@@ -52,18 +58,39 @@ def write_curves(path: pathlib.Path, rows: Rows, title: str) -> None:
 
 
 def write_comparison(
-  path: pathlib.Path, runs: Mapping[str, Rows], columns: Sequence[str], title: str
+  path: pathlib.Path,
+  curves: Mapping[str, Mapping[str, summaries.Curve]],
+  title: str,
 ) -> None:
-  """Draws the same columns of several runs over their rounds, a picture each."""
-  figure = Figure(figsize=(5.5 * len(columns), 4), layout='constrained')
+  """Draws curves over the rounds, with a band from the lowest seed to the highest.
+
+  Args:
+    path: The picture.
+    curves: For each metric, the curves by name.
+    title: What stands above.
+  """
+  names = list(dict.fromkeys(name for by_name in curves.values() for name in by_name))
+  # Ten colours, and then other lines.
+  style = {
+    name: {'color': f'C{i % 10}', 'ls': ('-', '--', ':', '-.')[i // 10 % 4]}
+    for i, name in enumerate(names)
+  }
+  figure = Figure(figsize=(5.5 * len(curves), 4.5), layout='constrained')
   figure.suptitle(title)
-  for axes, column in zip(
-    figure.subplots(1, len(columns), squeeze=False)[0], columns, strict=True
+  for axes, (column, by_name) in zip(
+    figure.subplots(1, len(curves), squeeze=False)[0], curves.items(), strict=True
   ):
-    for name, rows in runs.items():
-      _draw(axes, rows, column, label=name)
+    for name, curve in by_name.items():
+      marker = _marker(len(curve.rounds))
+      axes.plot(curve.rounds, curve.mean, marker=marker, ms=3, **style[name])
+      if (curve.low < curve.high).any():
+        colour = style[name]['color']
+        axes.fill_between(curve.rounds, curve.low, curve.high, color=colour, alpha=0.15)
     _prettify(axes, 'round', column.replace('/', ' '))
-    axes.legend()
+    if summaries.is_share(column):
+      axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+  lines = [Line2D([], [], label=name, **style[name]) for name in names]
+  figure.legend(handles=lines, loc='outside lower center', ncols=min(3, len(names)))
   _save(figure, path)
 
 

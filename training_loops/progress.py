@@ -4,7 +4,7 @@ On a terminal: a bar with the round, the metrics, rounds a second and the time l
 Otherwise, in a pipe or a file: a plain line for each evaluated round.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 import contextlib
 import logging
 import pathlib
@@ -59,6 +59,20 @@ def logged_to(path: pathlib.Path) -> Iterator[None]:
     handler.close()
 
 
+def _bar(rounds: int, done: int = 0, title: str = '') -> tqdm.tqdm:
+  # Some terminals (in containers) have no size at first, and would show nothing.
+  columns, lines = shutil.get_terminal_size((0, 0))
+  size = {'dynamic_ncols': True} if columns and lines else {'ncols': 80, 'nrows': 24}
+  return tqdm.tqdm(
+    desc=title or None,
+    total=rounds,
+    initial=done,
+    unit='round',
+    disable=not _is_terminal(),
+    **size,
+  )
+
+
 class Progress:
   """The rounds of one run, as they are done."""
 
@@ -72,17 +86,7 @@ class Progress:
     """
     self._title, self._rounds, self._first = title, rounds, done
     self._start = time.monotonic()
-    # Some terminals (in containers) have no size at first, and would show nothing.
-    columns, lines = shutil.get_terminal_size((0, 0))
-    size = {'dynamic_ncols': True} if columns and lines else {'ncols': 80, 'nrows': 24}
-    self._bar = tqdm.tqdm(
-      desc=title or None,
-      total=rounds,
-      initial=done,
-      unit='round',
-      disable=not _is_terminal(),
-      **size,
-    )
+    self._bar = _bar(rounds, done, title)
 
   def __enter__(self) -> 'Progress':
     return self
@@ -101,15 +105,72 @@ class Progress:
     speed = (round_num - self._first) / max(time.monotonic() - self._start, 1e-9)
     left = tqdm.tqdm.format_interval((self._rounds - round_num) / speed)
     parts = [f'{self._title} round {round_num}/{self._rounds}'.strip()]
-    for group in ('train', 'eval'):
-      metrics = {
-        name.partition('/')[2]: value
-        for name, value in row.items()
-        if name.startswith(f'{group}/')
-      }
-      parts.append(f'{group}: {describe(metrics)}')
+    parts += [f'{group}: {describe_group(row, group)}' for group in ('train', 'eval')]
     parts.append(f'{speed:.2f} rounds/s, {left} left')
     _ROUNDS.info(' | '.join(parts))
+
+
+class RunsProgress:
+  """Many runs, as their rounds are done: on a terminal a bar over all rounds.
+
+  What was done at an earlier time is not in the speed that the time left is told by.
+  """
+
+  def __init__(self, rounds: int):
+    """Starts showing.
+
+    Args:
+      rounds: How many there are in all, in all runs.
+    """
+    self._rounds = rounds
+    self._reached: dict[Hashable, int] = {}
+    self._known = 0  # Rounds that took no time now: of an earlier time, or given up.
+    self._start = time.monotonic()
+    self._bar = _bar(rounds)
+
+  def __enter__(self) -> 'RunsProgress':
+    return self
+
+  def __exit__(self, *exception: object) -> None:
+    self._bar.close()
+
+  def reached(self, key: Hashable, round_num: int, *, is_new: bool = True) -> None:
+    """A run stands at a round.
+
+    Args:
+      key: The run.
+      round_num: The round.
+      is_new: Whether the rounds up to it took time since the last call.
+    """
+    step = max(0, round_num - self._reached.get(key, 0))
+    self._reached[key] = self._reached.get(key, 0) + step
+    if not is_new:
+      self._known += step
+    self._bar.update(step)
+
+  def seconds_left(self) -> float | None:
+    """How long the rest will take, once that can be told."""
+    done = sum(self._reached.values())
+    seconds = time.monotonic() - self._start
+    new = done - self._known
+    return (self._rounds - done) * seconds / new if new else None
+
+  def say(self, text: str, status: str = '') -> None:
+    """Says a line, with the time left; a status stays in sight beside a bar."""
+    left = self.seconds_left()
+    if left is not None and not self._bar.disable:
+      self._bar.set_postfix_str(status)
+    elif left is not None:
+      text = f'{text} | {tqdm.tqdm.format_interval(left)} left'
+    _LOGGER.info(text)
+
+
+def describe_group(row: Mapping[str, Any], group: str) -> str:
+  """The loss and the accuracy of train or eval in a row of metrics.csv."""
+  prefix = f'{group}/'
+  return describe(
+    {n.removeprefix(prefix): v for n, v in row.items() if n.startswith(prefix)}
+  )
 
 
 def describe(metrics: Mapping[str, Any]) -> str:

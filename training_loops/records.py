@@ -6,8 +6,6 @@ that the model has seen.
 """
 
 from collections.abc import Mapping
-import csv
-import io
 import math
 import pathlib
 import shutil
@@ -16,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from training_loops import files
+from training_loops import files, tables
 
 Row = dict[str, Any]
 
@@ -46,12 +44,10 @@ def best_round(rows: list[Row]) -> int:
 
 
 def _as_csv(rows: list[Row]) -> bytes:
-  text = io.StringIO()
-  if rows:
-    writer = csv.DictWriter(text, rows[0], lineterminator='\n', restval='')
-    writer.writeheader()
-    writer.writerows(rows)
-  return text.getvalue().encode()
+  if not rows:
+    return b''
+  header = list(rows[0])
+  return tables.as_csv(header, [[row.get(name, '') for name in header] for row in rows])
 
 
 class Records:

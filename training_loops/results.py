@@ -3,6 +3,7 @@
 Importing this module does not import TensorFlow.
 """
 
+from collections.abc import Iterable
 import csv
 import dataclasses
 import json
@@ -11,6 +12,7 @@ import pathlib
 from typing import Any
 
 from training_loops import run_directory
+from training_loops.options import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +26,7 @@ class Result:
     seconds: The training time of those rows.
     is_finished: Whether all its rounds are done and the model was written.
     best_round: The evaluated round with the best model, None until it is finished.
+    versions: Of what it was made with.
   """
 
   path: pathlib.Path
@@ -32,6 +35,25 @@ class Result:
   seconds: float
   is_finished: bool
   best_round: int | None
+  versions: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+def find(paths: Iterable[str | os.PathLike]) -> list[pathlib.Path]:
+  """The directories of all runs at or below these paths, each once, in order of name.
+
+  Raises:
+    UserError: If a path is no run and holds none.
+  """
+  found: dict[pathlib.Path, pathlib.Path] = {}
+  for path in map(pathlib.Path, paths):
+    if not path.is_dir():
+      raise UserError(f'{path} is no run: there is no such directory.')
+    at_path = [path] if run_directory.RunDirectory(path).config_file.exists() else []
+    runs = at_path or sorted(file.parent for file in path.rglob('config.json'))
+    if not runs:
+      raise UserError(f'{path} is no run and holds none: there is no config.json.')
+    found |= {run.resolve(): run for run in runs if run.resolve() not in found}
+  return list(found.values())
 
 
 def load(path: str | os.PathLike) -> Result:
@@ -41,17 +63,18 @@ def load(path: str | os.PathLike) -> Result:
     UserError: If the directory is no run.
   """
   directory = run_directory.RunDirectory(path)
-  flags = directory.flags()
+  config = directory.config()
   timing = _read_rows(directory.path / 'timing.csv')
   is_finished = directory.finished_rounds() > 0
   result = json.loads(directory.result_file.read_text()) if is_finished else {}
   return Result(
     path=directory.path,
-    flags=flags,
+    flags=config['flags'],
     rows=_read_rows(directory.path / 'metrics.csv'),
     seconds=timing[-1]['seconds'] if timing else 0.0,
     is_finished=is_finished,
     best_round=result.get('best_round'),
+    versions=config.get('versions', {}),
   )
 
 

@@ -8,6 +8,7 @@ Importing this module does not import TensorFlow: a run that is refused or alrea
 finished is answered at once.
 """
 
+from collections.abc import Callable
 import logging
 from typing import Any
 
@@ -17,7 +18,10 @@ _logger = logging.getLogger(__name__)
 
 
 def train(
-  flags: dict[str, Any], *, runtime: runtimes.Runtime | None = None
+  flags: dict[str, Any],
+  *,
+  runtime: runtimes.Runtime | None = None,
+  on_row: Callable[[dict[str, Any]], None] = lambda row: None,
 ) -> results.Result:
   """Trains, or goes on training, until the rounds asked for are done.
 
@@ -26,6 +30,7 @@ def train(
   Args:
     flags: From `train_flags.configure` or `train_flags.from_arguments`.
     runtime: A started runtime to use; by default one is made for this run.
+    on_row: Called with each row of metrics.csv, those of an earlier time included.
 
   Raises:
     UserError: If the flags, the task and the output directory do not go together.
@@ -39,17 +44,19 @@ def train(
     return results.load(directory.path)
   train_flags.check_task(flags)
   if runtime:
-    return _train(flags, directory)
+    return _train(flags, directory, on_row)
   own_runtime = train_flags.create_runtime(flags)
   own_runtime.launch()  # Its worker starts while TensorFlow is being imported.
   with own_runtime:
-    return _train(flags, directory)
+    return _train(flags, directory, on_row)
 
 
 def _train(
-  flags: dict[str, Any], directory: run_directory.RunDirectory
+  flags: dict[str, Any],
+  directory: run_directory.RunDirectory,
+  on_row: Callable[[dict[str, Any]], None],
 ) -> results.Result:
   from training_loops import training
 
-  training.train(flags, directory)
+  training.train(flags, directory, on_row)
   return results.load(directory.path)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 import contextlib
-import fcntl
 import json
 import os
 import pathlib
@@ -33,6 +32,11 @@ class RunDirectory:
     return self.path / 'result.json'
 
   @property
+  def failure_file(self) -> pathlib.Path:
+    """All that is known of why the run failed when it was last tried."""
+    return self.path / 'failure.txt'
+
+  @property
   def checkpoints(self) -> pathlib.Path:
     """Where the checkpoints are."""
     return self.path / 'checkpoints'
@@ -42,9 +46,20 @@ class RunDirectory:
     """What was said, over all the times that the run was continued."""
     return self.path / 'train.log'
 
-  @property
-  def _lock_file(self) -> pathlib.Path:
-    return self.path / '.lock'
+  def config(self) -> dict[str, Any]:
+    """What the run was made with: `flags`, `versions`, `git_commit`.
+
+    Raises:
+      UserError: If the directory is no run.
+    """
+    try:
+      config = json.loads(self.config_file.read_text())
+      dict(config['flags'])
+      return config
+    except FileNotFoundError:
+      raise UserError(f'{self.path} is no run: it has no config.json.') from None
+    except (ValueError, KeyError, TypeError, OSError) as error:
+      raise UserError(f'{self.config_file} cannot be read: {error}.') from None
 
   def flags(self) -> dict[str, Any]:
     """The flags that the run was made with.
@@ -52,12 +67,7 @@ class RunDirectory:
     Raises:
       UserError: If the directory is no run.
     """
-    try:
-      return json.loads(self.config_file.read_text())['flags']
-    except FileNotFoundError:
-      raise UserError(f'{self.path} is no run: it has no config.json.') from None
-    except (ValueError, KeyError, TypeError, OSError) as error:
-      raise UserError(f'{self.config_file} cannot be read: {error}.') from None
+    return self.config()['flags']
 
   def finished_rounds(self) -> int:
     """After how many rounds the run was finished; 0 if it was not."""
@@ -73,15 +83,11 @@ class RunDirectory:
     Raises:
       UserError: If another run is or was made here, or nothing can be written.
     """
-    existing = next(p for p in (self.path, *self.path.absolute().parents) if p.exists())
-    if not existing.is_dir():
-      raise UserError(f'{existing} is not a directory.')
-    if not os.access(existing, os.W_OK | os.X_OK):
-      raise UserError(f'{existing} is not writable.')
+    files.check_writable(self.path)
     if not self.path.exists():
       return
-    if self._lock_file.exists():
-      with self._locked():
+    if files.lock_file(self.path).exists():
+      with files.locked(self.path):
         pass
     if self.config_file.exists():
       self._compare(flags)
@@ -103,21 +109,11 @@ class RunDirectory:
       )
 
   @contextlib.contextmanager
-  def _locked(self) -> Iterator[None]:
-    with open(self._lock_file, 'a') as lock:
-      try:
-        # Released by the kernel whichever way this process ends.
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-      except BlockingIOError:
-        raise UserError(f'{self.path} is in use by another process.') from None
-      yield
-
-  @contextlib.contextmanager
   def opened(self, flags: Mapping[str, Any]) -> Iterator[None]:
     """Creates the directory if need be, and keeps other processes out of it."""
     self.check(flags)
     self.path.mkdir(parents=True, exist_ok=True)
-    with self._locked():
+    with files.locked(self.path):
       if self.config_file.exists():
         self._compare(flags)
       files.remove_leftovers(self.path)

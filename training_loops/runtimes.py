@@ -21,14 +21,14 @@ import atexit
 import importlib.util
 import os
 import pathlib
-import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 from typing import Any
+
+from training_loops import processes
 
 # Longer than any start of the worker seen, on machines far busier than sensible.
 _START_TIMEOUT_SECONDS = 60.0
@@ -55,18 +55,6 @@ _WORKER_ENVIRONMENT = {
   # ever more holes: with two the worker stays as it is, at the same speed.
   'MALLOC_ARENA_MAX': '2',
 }
-
-# Run as `python -c _SHIM parent_pid binary arguments...`. Asks Linux to kill this
-# process when its parent dies (PR_SET_PDEATHSIG = 1; it outlasts exec), then becomes
-# the binary. A parent that died before the request is noticed by getppid.
-_SHIM = f"""
-import ctypes, os, sys
-if ctypes.CDLL(None).prctl(1, {int(signal.SIGKILL)}) != 0:
-  sys.exit('prctl(PR_SET_PDEATHSIG) failed')
-if os.getppid() != int(sys.argv[1]):
-  sys.exit('the parent process has gone')
-os.execv(sys.argv[2], sys.argv[2:])
-"""
 
 
 class RuntimeFailure(RuntimeError):
@@ -186,13 +174,13 @@ class _WorkerProcess:
     self._reservation = _reserve_port()
     self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed by kill)
     self._process = subprocess.Popen(
-      [
-        # Without site-packages and environment this Python starts in 20 ms.
-        *(sys.executable, '-I', '-S', '-c', _SHIM, str(self._owner_pid)),
-        str(_worker_binary()),
-        f'--port={self.port}',
-        f'--max_concurrent_computation_calls={num_threads}',
-      ],
+      processes.ending_with_parent(
+        [
+          str(_worker_binary()),
+          f'--port={self.port}',
+          f'--max_concurrent_computation_calls={num_threads}',
+        ]
+      ),
       stdin=subprocess.DEVNULL,
       # An inherited stdout would keep a pipe open as long as the worker lives.
       stdout=self._log,
@@ -230,23 +218,11 @@ class _WorkerProcess:
       code = self._process.wait(timeout=1)
     except subprocess.TimeoutExpired:
       return RuntimeFailure(f"{what} TFF's worker (pid {self.pid}) is running.")
-    status = f'exited with code {code}'
-    if code < 0:
-      status = f'was killed by {signal.Signals(-code).name}'
-    if code == -signal.SIGKILL:
-      status += ' (often for want of memory)'
+    words = '' if self._log.closed else processes.last_words(self._log.fileno())
     return RuntimeFailure(
-      f"{what} TFF's worker (pid {self.pid}) {status}. Its last words:\n"
-      + self._last_words()
+      f"{what} TFF's worker (pid {self.pid}) {processes.describe_exit(code)}. "
+      f'Its last words:\n{words}'
     )
-
-  def _last_words(self, num_bytes: int = 2000) -> str:
-    if self._log.closed:
-      return ''
-    size = os.fstat(self._log.fileno()).st_size
-    # pread leaves alone the position at which the worker writes.
-    text = os.pread(self._log.fileno(), num_bytes, max(0, size - num_bytes))
-    return text.decode(errors='replace')
 
 
 def _worker_binary() -> pathlib.Path:

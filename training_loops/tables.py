@@ -1,6 +1,9 @@
-"""Tables that read well as text and as Markdown."""
+"""Tables that read well as text and as Markdown, and CSV."""
 
 from collections.abc import Sequence
+import csv
+import io
+from typing import Any
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -16,3 +19,12 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
   rule = ['-' * widths[0], *('-' * (width - 1) + ':' for width in widths[1:])]
   return '\n'.join([line(header), line(rule), *map(line, rows)])
+
+
+def as_csv(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> bytes:
+  """The content of a CSV file."""
+  text = io.StringIO()
+  writer = csv.writer(text, lineterminator='\n')
+  writer.writerow(header)
+  writer.writerows(rows)
+  return text.getvalue().encode()

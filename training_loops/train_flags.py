@@ -16,6 +16,7 @@ from training_loops.options import (
   integer,
   number,
   path,
+  text,
 )
 
 _SECTIONS = (
@@ -117,6 +118,7 @@ _SECTIONS = (
         'Saves after every so many rounds, and after the best.',
         is_free=True,
       ),
+      text('label', None, 'What it is called in tables and pictures.', is_free=True),
     ],
   ),
 )

@@ -1,6 +1,6 @@
 """The rounds of a run: cohort, round, evaluation, checkpoint, and again."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import contextlib
 import json
 import logging
@@ -130,8 +130,18 @@ def restored(
     ) from error
 
 
-def train(flags: dict[str, Any], directory: run_directory.RunDirectory) -> None:
-  """Trains from where the directory stands until the rounds asked for are done."""
+def train(
+  flags: dict[str, Any],
+  directory: run_directory.RunDirectory,
+  on_row: Callable[[records.Row], None] = lambda row: None,
+) -> None:
+  """Trains from where the directory stands until the rounds asked for are done.
+
+  Args:
+    flags: The run's flags.
+    directory: The run's directory.
+    on_row: Called with each row of metrics, those of an earlier time included.
+  """
   task = load_task(flags)
   sampler = build_sampler(flags, task)
   with contextlib.ExitStack() as stack:
@@ -148,11 +158,12 @@ def train(flags: dict[str, Any], directory: run_directory.RunDirectory) -> None:
         _write_config(directory, flags)  # From now on it is a run.
       with progress.logged_to(directory.log_file):
         training = _Training(
-          flags, directory, task, eval_rows, sampler, feed, process, first_state
+          flags, directory, task, eval_rows, sampler, feed, process, first_state, on_row
         )
         _write_config(directory, flags)
         # While it goes on it is not finished, even if it once was with fewer rounds.
         directory.result_file.unlink(missing_ok=True)
+        directory.failure_file.unlink(missing_ok=True)
         training.run()
 
 
@@ -176,7 +187,7 @@ class _Training:
   """
 
   def __init__(
-    self, flags, directory, task, eval_rows, sampler, feed, process, first_state
+    self, flags, directory, task, eval_rows, sampler, feed, process, first_state, on_row
   ):
     self._flags = flags
     self._directory = directory
@@ -187,6 +198,7 @@ class _Training:
     self._evaluate = evaluation.Evaluator(task.model)
     self._eval_rows = eval_rows
     self._store = checkpoints.Store(directory.checkpoints)
+    self._on_row = on_row
     self._has_warned = False
 
     self._completed = (0, first_state)
@@ -215,6 +227,8 @@ class _Training:
     rounds = self._flags['rounds']
     try:
       with interrupts.raised():
+        for row in self._records.rows:
+          self._on_row(row)
         done = self._completed[0]
         with progress.Progress(rounds, done, self._flags['algorithm']) as shown:
           for round_num in range(done + 1, rounds + 1):
@@ -251,6 +265,7 @@ class _Training:
       self._records.add(row, time.monotonic() - self._start)
       is_best = records.best_round(self._records.rows) == round_num
       shown.evaluated(row)
+      self._on_row(row)
     self._completed = (round_num, output.state)
     shown.round_done(train_metrics)
     if is_last or is_best or round_num % self._flags['rounds_per_checkpoint'] == 0:
@@ -290,7 +305,8 @@ class _Training:
     weights = model_weights(state)
     exports.write_weights(path / 'weights.npz', weights)
     exports.write_saved_model(path / 'saved_model', self._task.model, weights)
-    title = f'{self._flags["algorithm"]} on {self._flags["task"]}'
+    name = self._flags['label'] or self._flags['algorithm']
+    title = f'{name} on {self._flags["task"]}'
     plots.write_curves(path / 'curves.png', rows, title)
     best_round = records.best_round(rows)
     result = {'rounds': round_num, 'best_round': best_round, 'final': rows[-1]}

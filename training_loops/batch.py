@@ -1,0 +1,108 @@
+"""A list of runs, trained several at a time.
+
+    flags = [train_flags.configure(..., label='FedAvg', output_dir='runs/a'), ...]
+    failures = batch.train(flags)
+
+Importing this module does not import TensorFlow.
+"""
+
+from collections.abc import Sequence
+import pathlib
+from typing import Any
+
+from training_loops import (
+  interrupts,
+  pool,
+  progress,
+  results,
+  run_directory,
+  train_flags,
+)
+from training_loops.options import UserError, integer
+
+JOBS = integer('jobs', None, 'Runs at a time, sharing the cores; one a core by default.')
+
+
+def name_of(flags: dict[str, Any]) -> str:
+  """What a run is called while it is made."""
+  return f'{flags["label"] or flags["algorithm"]}, seed {flags["seed"]}'
+
+
+def rounds_done(flags: dict[str, Any]) -> int:
+  """The last evaluated round of a run that may not have begun, or all if finished.
+
+  Raises:
+    UserError: If its directory holds another run, or is in use.
+  """
+  directory = run_directory.RunDirectory(flags['output_dir'])
+  directory.check(flags)
+  if directory.finished_rounds() >= flags['rounds']:
+    return flags['rounds']
+  if not directory.config_file.exists():
+    return 0
+  rows = results.load(directory.path).rows
+  # Without its model a run is not done.
+  return min(rows[-1]['round'], flags['rounds'] - 1) if rows else 0
+
+
+def existing(every_flags: Sequence[dict[str, Any]]) -> list[pathlib.Path]:
+  """The directories of those runs that have begun."""
+  directories = [run_directory.RunDirectory(f['output_dir']) for f in every_flags]
+  return [directory.path for directory in directories if directory.config_file.exists()]
+
+
+def write_failure(flags: dict[str, Any], outcome: pool.Outcome) -> None:
+  """Leaves all that is known of a failure in the run's directory, if it has begun."""
+  directory = run_directory.RunDirectory(flags['output_dir'])
+  if directory.config_file.exists():
+    directory.failure_file.write_text(f'{outcome.reason}\n\n{outcome.details}\n')
+
+
+def train(
+  every_flags: Sequence[dict[str, Any]], jobs: int | None = None
+) -> dict[str, str]:
+  """Trains all runs, those from an earlier time from where they stand.
+
+  Args:
+    every_flags: The flags of each.
+    jobs: How many are made at a time, one a core by default.
+
+  Returns:
+    The runs that failed, with the reason of each.
+
+  Raises:
+    UserError: If a run is refused. Those that were being made are saved.
+  """
+  done = [rounds_done(flags) for flags in every_flags]
+  todo = [i for i, flags in enumerate(every_flags) if done[i] < flags['rounds']]
+  for i in todo:
+    train_flags.check_task(every_flags[i])
+  failures: dict[str, str] = {}
+  num_ended = len(every_flags) - len(todo)
+  jobs = min(jobs or pool.num_cores(), max(1, len(todo)))
+  total = sum(flags['rounds'] for flags in every_flags)
+  with pool.Pool(jobs) as runs, progress.RunsProgress(total) as shown:
+    for i, rounds in enumerate(done):
+      shown.reached(i, rounds, is_new=False)
+    rows: dict[Any, dict[str, Any]] = {}
+    with interrupts.raised():
+      while todo or runs.running:
+        while todo and runs.has_room:
+          i = todo.pop(0)
+          runs.start(i, every_flags[i])
+        for i, event in runs.wait():
+          flags = every_flags[i]
+          if not isinstance(event, pool.Outcome):
+            rows[i] = event
+            shown.reached(i, event['round'])
+            continue
+          if event.state == 'refused':
+            raise UserError(f'{name_of(flags)}: {event.reason}')
+          num_ended += 1
+          said = progress.describe_group(rows.get(i, {}), 'eval')
+          if event.state == 'failed':
+            failures[name_of(flags)] = said = event.reason
+            write_failure(flags, event)
+            shown.reached(i, flags['rounds'], is_new=False)
+          shown.say(f'{num_ended}/{len(every_flags)} {name_of(flags)}: {said}')
+  return failures

@@ -1,0 +1,150 @@
+"""Trains several algorithms on one task, several at a time, and reports on them."""
+
+from collections.abc import Mapping, Sequence
+import pathlib
+import re
+import shlex
+from typing import Any
+
+from training_loops import (
+  batch,
+  command_line,
+  files,
+  progress,
+  report,
+  results,
+  runtimes,
+  summaries,
+  train_flags,
+)
+from training_loops.options import REQUIRED, Section, UserError, integer, path, text
+
+PROGRAM = command_line.Program(
+  module='training_loops.compare',
+  summary=(
+    'Trains several algorithms on one task, with the same seeds and cohorts, several '
+    'runs at a time, and ends with a table, a picture and a page. All flags of '
+    'training_loops.train are taken too, and are for every run. The same command again '
+    'continues where it was stopped.'
+  ),
+  example=(
+    '--run="FedAvg: --algorithm=fed_avg" '
+    '--run="FedProx: --algorithm=fed_prox --fed_prox_rho=0.3" '
+    '--task=digits_logistic --rounds=100 --num_seeds=3 --output_dir=runs/x'
+  ),
+  sections=[
+    Section(
+      'Comparison',
+      [
+        text(
+          'run',
+          REQUIRED,
+          'The flags of one algorithm, with a name before a colon if you like; '
+          '--flagfile=PATH is one.',
+          is_repeated=True,
+        ),
+        integer('num_seeds', 1, 'Seeds for each: --seed, and those after it.'),
+        batch.JOBS,
+        path('output_dir', REQUIRED, 'Where everything is written.'),
+      ],
+    ),
+    Section('Report', report.OPTIONS),
+  ],
+  run_options=train_flags.PROGRAM.options,
+)
+
+# These are the comparison's to set.
+_NOT_FOR_ONE = ('label', 'output_dir', 'seed')
+
+def parse_run(words: str) -> tuple[str, list[str]]:
+  """The name and the flags in a value of `--run`.
+
+  Raises:
+    UserError: If there are none.
+  """
+  named = re.fullmatch(r'\s*([^-\s:][^:]*?)\s*:(?:\s+(.*))?', words, re.DOTALL)
+  name, rest = named.groups('') if named else ('', words)
+  try:
+    arguments = shlex.split(rest)
+  except ValueError as error:
+    raise UserError(f'--run={words}: {error}.') from None
+  if not arguments:
+    raise UserError(f'--run={words}: expected flags, as in "FedAvg: --algorithm=fed_avg".')
+  for argument in arguments:
+    flag = argument.lstrip('-').partition('=')[0]
+    if flag in _NOT_FOR_ONE:
+      raise UserError(f'--run={words}: --{flag} is for the comparison as a whole.')
+  return name or _name(arguments), arguments
+
+
+def _name(arguments: Sequence[str]) -> str:
+  parts = [argument.lstrip('-').removeprefix('algorithm=') for argument in arguments]
+  files_first = [
+    pathlib.Path(part.removeprefix('flagfile=')).stem
+    if part.startswith('flagfile=')
+    else part
+    for part in parts
+  ]
+  return ', '.join(files_first)
+
+
+def configure(
+  runs: Mapping[str, Sequence[str]],
+  run_flags: Mapping[str, Any],
+  num_seeds: int,
+  output_dir: str | pathlib.Path,
+) -> list[dict[str, Any]]:
+  """The flags of all runs of a comparison.
+
+  Args:
+    runs: The arguments of each algorithm, by its name.
+    run_flags: The flags that they have in common.
+    num_seeds: How many seeds each is run with.
+    output_dir: Where the runs go, each in a directory of its own.
+
+  Raises:
+    UserError: If a run would be refused, or they cannot be compared.
+  """
+  first_seed = run_flags.get('seed', 0)
+  common = [f'--{n}={v}' for n, v in run_flags.items() if n not in _NOT_FOR_ONE]
+  every_flags: list[dict[str, Any]] = []
+  for name, arguments in runs.items():
+    for seed in range(first_seed, first_seed + num_seeds):
+      directory = pathlib.Path(output_dir) / files.as_name(name) / f'seed_{seed}'
+      own = [f'--label={name}', f'--seed={seed}', f'--output_dir={directory}']
+      try:
+        flags = train_flags.from_arguments([*common, *arguments, *own])
+      except UserError as error:
+        raise UserError(f'{name}: {error}') from None
+      every_flags.append(flags)
+  summaries.check_task({flags['label']: flags for flags in every_flags})
+  directories = [flags['output_dir'] for flags in every_flags]
+  if len(set(directories)) < len(directories):
+    raise UserError('two names differ in nothing that a directory could be called by.')
+  return every_flags
+
+
+def main(flags: dict[str, Any]) -> None:
+  """Trains what is not trained yet, then reports."""
+  progress.show_on_console()
+  runs: dict[str, list[str]] = {}
+  for words in flags['run']:
+    name, arguments = parse_run(words)
+    if name in runs:
+      raise UserError(f'there are two runs {name}: give them different names.')
+    runs[name] = arguments
+  directory = pathlib.Path(flags['output_dir'])
+  every_flags = configure(runs, flags['run_flags'], flags['num_seeds'], directory)
+  numbers = report.read_published(flags)
+  failures = batch.train(every_flags, flags['jobs'])
+  done = [results.load(path) for path in batch.existing(every_flags)]
+  report.make_and_write(done, flags, numbers, directory)
+  if failures:
+    raise runtimes.RuntimeFailure(
+      f'{len(failures)} of {len(every_flags)} runs failed: '
+      + '; '.join(f'{name}: {reason}' for name, reason in failures.items())
+    )
+
+
+if __name__ == '__main__':
+  command_line.run(PROGRAM, main)

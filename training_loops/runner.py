@@ -1,0 +1,72 @@
+"""Trains one run after the other, as `pool` asks for them through a pipe.
+
+A process of its own: TensorFlow, whose import takes as long as a small run, is imported
+once, and whatever goes wrong in a run ends here. Started by `pool` as
+
+    python -m training_loops.runner DESCRIPTOR NUM_THREADS
+"""
+
+import logging
+from multiprocessing import connection
+import os
+import sys
+import traceback
+from typing import Any
+
+from training_loops import interrupts, pool, run, runtimes
+from training_loops.options import UserError
+
+_MAX_REASON_LENGTH = 300
+
+
+def serve(pipe: 'connection.Connection[Any, Any]') -> None:
+  """Answers each dict of flags with its rows, and with how the run ended."""
+  # A signal between two runs ends this process; within one it is saved first.
+  logging.getLogger('training_loops').setLevel(logging.INFO)  # For the runs' own logs.
+  while True:
+    try:
+      flags = pipe.recv()
+    except EOFError:  # No more runs are wanted.
+      return
+    pipe.send(_outcome(flags, pipe))
+
+
+def _outcome(
+  flags: dict[str, Any], pipe: 'connection.Connection[Any, Any]'
+) -> pool.Outcome:
+  try:
+    run.train(flags, on_row=pipe.send)
+  except UserError as error:
+    return pool.Outcome('refused', str(error))
+  except (OSError, runtimes.RuntimeFailure) as error:
+    return pool.Outcome('failed', _first_line(str(error)), str(error))
+  except Exception as error:
+    reason = f'{type(error).__name__}: {error}'
+    return pool.Outcome('failed', _first_line(reason), traceback.format_exc())
+  return pool.Outcome('done')
+
+
+def _first_line(text: str) -> str:
+  return text.strip().partition('\n')[0][:_MAX_REASON_LENGTH]
+
+
+def main(descriptor: int, num_threads: int) -> None:
+  """Serves the pipe until its other end is closed."""
+  interrupts.install()
+  pipe: connection.Connection[Any, Any] = connection.Connection(descriptor)
+  import tensorflow as tf
+
+  # The clients' worker has its share by --num_threads; this is for evaluation.
+  tf.config.threading.set_intra_op_parallelism_threads(num_threads)
+  from training_loops import training  # noqa: F401 (imported while nothing else is on)
+
+  serve(pipe)
+  # What TensorFlow and TFF would still do at exit is of no use to anyone.
+  os._exit(0)
+
+
+if __name__ == '__main__':
+  try:
+    main(int(sys.argv[1]), int(sys.argv[2]))
+  except interrupts.Interrupted as interrupted:
+    sys.exit(interrupted.exit_code)
