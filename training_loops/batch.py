@@ -1,12 +1,12 @@
 """A list of runs, trained several at a time.
 
     flags = [train_flags.configure(..., label='FedAvg', output_dir='runs/a'), ...]
-    failures = batch.train(flags)
+    batch.train(flags)
 
 Importing this module does not import TensorFlow.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import pathlib
 from typing import Any
 
@@ -16,11 +16,22 @@ from training_loops import (
   progress,
   results,
   run_directory,
+  runtimes,
   train_flags,
 )
 from training_loops.options import UserError, integer
 
-JOBS = integer('jobs', None, 'Runs at a time, sharing the cores; one a core by default.')
+JOBS = integer(
+  'jobs', None, 'Runs at a time, sharing the cores; one a core by default.'
+)
+
+
+class RunsFailed(runtimes.RuntimeFailure):
+  """Some of many runs failed."""
+
+  def __init__(self, reasons: Mapping[str, str], num_runs: int):
+    told = '; '.join(f'{name}: {reason}' for name, reason in reasons.items())
+    super().__init__(f'{len(reasons)} of {num_runs} runs failed: {told}')
 
 
 def name_of(flags: dict[str, Any]) -> str:
@@ -58,20 +69,16 @@ def write_failure(flags: dict[str, Any], outcome: pool.Outcome) -> None:
     directory.failure_file.write_text(f'{outcome.reason}\n\n{outcome.details}\n')
 
 
-def train(
-  every_flags: Sequence[dict[str, Any]], jobs: int | None = None
-) -> dict[str, str]:
+def train(every_flags: Sequence[dict[str, Any]], jobs: int | None = None) -> None:
   """Trains all runs, those from an earlier time from where they stand.
 
   Args:
     every_flags: The flags of each.
     jobs: How many are made at a time, one a core by default.
 
-  Returns:
-    The runs that failed, with the reason of each.
-
   Raises:
     UserError: If a run is refused. Those that were being made are saved.
+    RunsFailed: If runs failed, once all others are done.
   """
   done = [rounds_done(flags) for flags in every_flags]
   todo = [i for i, flags in enumerate(every_flags) if done[i] < flags['rounds']]
@@ -88,8 +95,8 @@ def train(
     with interrupts.raised():
       while todo or runs.running:
         while todo and runs.has_room:
-          i = todo.pop(0)
-          runs.start(i, every_flags[i])
+          runs.start(todo[0], every_flags[todo[0]])
+          del todo[0]
         for i, event in runs.wait():
           flags = every_flags[i]
           if not isinstance(event, pool.Outcome):
@@ -105,4 +112,5 @@ def train(
             write_failure(flags, event)
             shown.reached(i, flags['rounds'], is_new=False)
           shown.say(f'{num_ended}/{len(every_flags)} {name_of(flags)}: {said}')
-  return failures
+  if failures:
+    raise RunsFailed(failures, len(every_flags))

@@ -13,7 +13,6 @@ from training_loops import (
   progress,
   report,
   results,
-  runtimes,
   summaries,
   train_flags,
 )
@@ -56,6 +55,7 @@ PROGRAM = command_line.Program(
 # These are the comparison's to set.
 _NOT_FOR_ONE = ('label', 'output_dir', 'seed')
 
+
 def parse_run(words: str) -> tuple[str, list[str]]:
   """The name and the flags in a value of `--run`.
 
@@ -69,7 +69,9 @@ def parse_run(words: str) -> tuple[str, list[str]]:
   except ValueError as error:
     raise UserError(f'--run={words}: {error}.') from None
   if not arguments:
-    raise UserError(f'--run={words}: expected flags, as in "FedAvg: --algorithm=fed_avg".')
+    raise UserError(
+      f'--run={words}: expected flags, as in "FedAvg: --algorithm=fed_avg".'
+    )
   for argument in arguments:
     flag = argument.lstrip('-').partition('=')[0]
     if flag in _NOT_FOR_ONE:
@@ -135,15 +137,17 @@ def main(flags: dict[str, Any]) -> None:
     runs[name] = arguments
   directory = pathlib.Path(flags['output_dir'])
   every_flags = configure(runs, flags['run_flags'], flags['num_seeds'], directory)
-  numbers = report.read_published(flags)
-  failures = batch.train(every_flags, flags['jobs'])
-  done = [results.load(path) for path in batch.existing(every_flags)]
-  report.make_and_write(done, flags, numbers, directory)
-  if failures:
-    raise runtimes.RuntimeFailure(
-      f'{len(failures)} of {len(every_flags)} runs failed: '
-      + '; '.join(f'{name}: {reason}' for name, reason in failures.items())
-    )
+  arguments_of_report = report.arguments(flags)
+  failure = None
+  try:
+    batch.train(every_flags, flags['jobs'])
+  except batch.RunsFailed as error:
+    failure = error
+  done = [results.load(path_of_run) for path_of_run in batch.existing(every_flags)]
+  if any(result.rows for result in done):
+    report.write(done, directory, **arguments_of_report)
+  if failure:
+    raise failure
 
 
 if __name__ == '__main__':

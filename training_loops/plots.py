@@ -71,7 +71,7 @@ def write_comparison(
   """
   names = list(dict.fromkeys(name for by_name in curves.values() for name in by_name))
   # Ten colours, and then other lines.
-  style = {
+  style: dict[str, dict[str, Any]] = {
     name: {'color': f'C{i % 10}', 'ls': ('-', '--', ':', '-.')[i // 10 % 4]}
     for i, name in enumerate(names)
   }
@@ -92,6 +92,53 @@ def write_comparison(
   lines = [Line2D([], [], label=name, **style[name]) for name in names]
   figure.legend(handles=lines, loc='outside lower center', ncols=min(3, len(names)))
   _save(figure, path)
+
+
+def write_sweep(
+  path: pathlib.Path,
+  trials: Sequence[tuple[Mapping[str, Any], float]],
+  metric: str,
+  title: str,
+) -> None:
+  """Draws what was reached over each flag that was searched for, the best as a line.
+
+  Args:
+    path: The picture.
+    trials: The values of the flags, and what was reached with them.
+    metric: What that is.
+    title: What stands above.
+  """
+  names = list(trials[0][0])
+  figure = Figure(figsize=(5 * len(names), 4), layout='constrained')
+  figure.suptitle(title)
+  choose = min if summaries.is_lower_better(metric) else max
+  reached = [value for _, value in trials]
+  for axes, name in zip(
+    figure.subplots(1, len(names), squeeze=False)[0], names, strict=True
+  ):
+    tried, is_log = _scale([point[name] for point, _ in trials])
+    axes.plot(tried, reached, 'o', ms=4, alpha=0.5, color='tab:blue')
+    places = sorted(set(tried), key=None if is_log is not None else str)
+    best = [
+      choose(v for x, v in zip(tried, reached, strict=True) if x == place)
+      for place in places
+    ]
+    axes.plot(places, best, color='tab:orange', label='best')
+    if is_log:
+      axes.set_xscale('log')
+    _prettify(axes, name, metric.replace('/', ' '))
+    if summaries.is_share(metric):
+      axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+  _save(figure, path)
+
+
+def _scale(values: Sequence[Any]) -> tuple[list[Any], bool | None]:
+  """Numbers, and whether they are best shown by their logarithms; else names."""
+  try:
+    numbers = [float(value) for value in values]
+  except ValueError:
+    return [str(value) for value in values], None
+  return numbers, min(numbers) > 0 and max(numbers) > 20 * min(numbers)
 
 
 def write_spread(

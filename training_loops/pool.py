@@ -6,13 +6,14 @@
         for key, event in runs.wait():
           ...  # A row of metrics.csv, or the run's `Outcome`.
 
-A run that dies takes nothing with it. Killed itself, this process takes the others along,
-each saving where it was; so does leaving the block.
+A run that dies takes nothing with it. When this process is killed, or leaves the block,
+the runs end too, each saving where it was.
 
 Importing this module does not import TensorFlow.
 """
 
 from collections.abc import Hashable
+import contextlib
 import dataclasses
 import multiprocessing
 from multiprocessing import connection
@@ -99,14 +100,14 @@ class Pool:
     self._busy[key] = runner
     runner.start({**flags, 'num_threads': flags['num_threads'] or self.num_threads})
 
-  def wait(self, timeout: float | None = None) -> list[tuple[Hashable, Event]]:
+  def wait(self, timeout: float | None = None) -> list[tuple[Any, Event]]:
     """What the runs have sent, each with its key; waits until one has.
 
     Args:
       timeout: How long, in seconds; then the list is empty. None is for ever.
     """
     self._stopping = [runner for runner in self._stopping if runner.is_alive()]
-    keys = {runner.pipe: key for key, runner in self._busy.items()}
+    keys: dict[Any, Any] = {runner.pipe: key for key, runner in self._busy.items()}
     events = []
     for pipe in connection.wait(list(keys), timeout):
       key = keys[pipe]
@@ -174,10 +175,9 @@ class _Runner:
 
   def start(self, flags: dict[str, Any]) -> None:
     self._num_runs += 1
-    try:
+    # If it has died, that is what will be received from it.
+    with contextlib.suppress(OSError):
       self.pipe.send(flags)
-    except OSError:
-      pass  # It has died, which is what will be received from it.
 
   def receive(self) -> Event:
     """A row, or how the run ended, by its own words or by the process's end."""

@@ -157,12 +157,13 @@ class RunsProgress:
 
   def say(self, text: str, status: str = '') -> None:
     """Says a line, with the time left; a status stays in sight beside a bar."""
-    left = self.seconds_left()
-    if left is not None and not self._bar.disable:
+    if not self._bar.disable:
       self._bar.set_postfix_str(status)
-    elif left is not None:
-      text = f'{text} | {tqdm.tqdm.format_interval(left)} left'
-    _LOGGER.info(text)
+      _LOGGER.info(text)
+      return
+    left = self.seconds_left()
+    time_left = '' if left is None else f'{tqdm.tqdm.format_interval(left)} left'
+    _LOGGER.info(' | '.join(filter(None, [text, status, time_left])))
 
 
 def describe_group(row: Mapping[str, Any], group: str) -> str:

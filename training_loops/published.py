@@ -49,7 +49,9 @@ def read(path: str | pathlib.Path) -> dict[str, dict[str, float]]:
   for row in rows:
     name = (row['name'] or '').strip()
     if not name or name in numbers:
-      raise UserError(f'{path} has {f"two rows {name}" if name else "no name in a row"}.')
+      raise UserError(
+        f'{path} has {f"two rows {name}" if name else "no name in a row"}.'
+      )
     numbers[name] = {
       column: _number(path, name, column, text)
       for column in COLUMNS
@@ -78,7 +80,9 @@ def check(numbers: Published, every_summary: Sequence[summaries.Summary]) -> Non
   metric, target = every_summary[0].metric, every_summary[0].target
   for name, row in numbers.items():
     if name not in names:
-      raise UserError(f'there are published numbers of {name}, but no such run: {names}.')
+      raise UserError(
+        f'there are published numbers of {name}, but no such run: {names}.'
+      )
     if 'rounds' in row and target is None:
       raise UserError('there are published rounds to a target, but no --target here.')
     for column in ('final', 'best'):
@@ -116,8 +120,7 @@ def _pair(
 ) -> list[str]:
   if column == 'rounds':
     ours = [r for r in summary.rounds_to_target if r is not None]
-    difference = f'{np.mean(ours) - value:+.0f}' if ours else 'never'
-    return [f'{value:g}', difference]
+    return [f'{value:g}', f'{np.mean(ours) - value:+.0f}' if ours else 'never']
   difference = float(np.mean(getattr(summary, column)) - value)
   if summaries.is_share(metric):
     return [summaries.display(metric, value), f'{100 * difference:+.1f}']

@@ -18,8 +18,8 @@ PROGRAM = command_line.Program(
   module='training_loops.report',
   summary=(
     'Reports on runs of one task, given by their directories or by directories that '
-    'hold some: a table, a picture, and a page that opens anywhere. Runs that differ in '
-    'their seeds alone make one curve.'
+    'hold some: a table, a picture, and a page that opens anywhere. Runs that differ '
+    'in their seeds alone make one curve.'
   ),
   example='runs/a runs/b --output_dir=report',
   sections=[
@@ -29,27 +29,30 @@ PROGRAM = command_line.Program(
 )
 
 
-def read_published(flags: dict[str, Any]) -> published.Published:
-  """The numbers that `--published` names, if any."""
-  return published.read(flags['published']) if flags['published'] else {}
+def arguments(flags: dict[str, Any]) -> dict[str, Any]:
+  """The arguments of `reports.make` from `OPTIONS`.
+
+  Raises:
+    UserError: If the file of published numbers cannot be read.
+  """
+  numbers = published.read(flags['published']) if flags['published'] else None
+  chosen = {name: flags[name] for name in ('title', 'metric', 'target')}
+  return {**chosen, 'numbers': numbers}
 
 
-def make_and_write(
-  runs: Sequence[results.Result],
-  flags: dict[str, Any],
-  numbers: published.Published,
-  directory: pathlib.Path,
+def write(
+  runs: Sequence[results.Result], directory: pathlib.Path, **arguments: Any
 ) -> None:
-  """Writes the report that `OPTIONS` describe, and says what it tells and where."""
-  report = reports.make(
-    runs,
-    title=flags['title'],
-    metric=flags['metric'],
-    target=flags['target'],
-    numbers=numbers,
-  )
-  reports.write(report, directory)
-  print(f'\n{tables.markdown(*report.table)}\n')
+  """Writes a report and says what it tells, and where it is.
+
+  Args:
+    runs: Runs of one task.
+    directory: Where the report goes.
+    **arguments: Further ones of `reports.make`.
+  """
+  made = reports.make(runs, **arguments)
+  reports.write(made, directory)
+  print(f'\n{tables.markdown(*made.table)}\n')
   print(f'Page: {(directory / reports.PAGE).absolute()}')
   print(f'Picture: {(directory / reports.PICTURE).absolute()}')
 
@@ -57,11 +60,9 @@ def make_and_write(
 def main(flags: dict[str, Any]) -> None:
   """Reads the runs and reports on them."""
   if not flags['runs']:
-    raise UserError('name at least one directory of a run: report runs/a runs/b ...')
-  directory = pathlib.Path(flags['output_dir'])
-  numbers = read_published(flags)
+    raise UserError('name the directory of a run at least, as in report runs/a runs/b.')
   runs = [results.load(found) for found in results.find(flags['runs'])]
-  make_and_write(runs, flags, numbers, directory)
+  write(runs, pathlib.Path(flags['output_dir']), **arguments(flags))
 
 
 if __name__ == '__main__':

@@ -121,13 +121,13 @@ def _notes(groups: Sequence[summaries.Group], num_runs: int) -> list[str]:
   notes = []
   if any(len(group.runs) > 1 for group in groups):
     notes.append(
-      'Curves are means over seeds, bands go from the lowest seed to the highest; in the '
-      'table ± is the standard deviation over seeds.'
+      'Curves are means over seeds, bands go from the lowest seed to the highest; in '
+      'the table ± is the standard deviation over seeds.'
     )
   if shown < num_runs:
     notes.append(
-      f'{num_runs - shown} of {num_runs} runs are not shown: they repeat another, or have '
-      'no evaluated round.'
+      f'{num_runs - shown} of {num_runs} runs are not shown: they repeat another, or '
+      'have no evaluated round.'
     )
   versions = groups[0].runs[0].versions
   if versions:

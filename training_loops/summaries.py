@@ -65,9 +65,7 @@ class Group:
     values = [{row['round']: row[column] for row in run.rows} for run in self.runs]
     rounds = sorted(set.intersection(*(set(of_run) for of_run in values)))
     by_seed = np.array([[of_run[r] for r in rounds] for of_run in values], float)
-    return Curve(
-      np.array(rounds, int), by_seed.mean(0), by_seed.min(0), by_seed.max(0)
-    )
+    return Curve(np.array(rounds, int), by_seed.mean(0), by_seed.min(0), by_seed.max(0))
 
 
 def diverged_round(rows: Sequence[Mapping[str, Any]]) -> int | None:
@@ -270,12 +268,12 @@ def _mean(values: Sequence[float]) -> float:
 
 def _bytes(run: results.Result, way: str) -> float:
   """What all clients of all rounds received or sent; evaluated rounds stand for all."""
-  per_round = [
-    row.get(f'train/bytes_{way}', math.nan)
-    * (row.get('train/num_clients', math.nan) + row.get('train/num_clients_left_out', 0))
-    for row in run.rows
-  ]
-  return _mean(per_round) * run.rows[-1]['round']
+
+  def in_round(row):
+    num_clients = row['train/num_clients'] + row['train/num_clients_left_out']
+    return row[f'train/bytes_{way}'] * num_clients
+
+  return _mean([in_round(row) for row in run.rows]) * run.rows[-1]['round']
 
 
 def _remark(run: results.Result) -> str:
