@@ -28,6 +28,8 @@ DISTRIBUTIONS = {
 }
 # Other projects that a benchmark is run against, each in an environment of its own.
 NOT_PINNED = {'fedjax', 'flwr', 'pfl', 'torch'}
+# What a source may read from its own directory.
+DATA = {'.csv', '.html', '.yaml'}
 # These look at the whole checkout, which Bazel does not give them.
 OF_THE_CHECKOUT = {'build_files_test', 'setup_test'}
 
@@ -138,6 +140,18 @@ def target(module: str, modules: dict[str, Path]) -> tuple[str, str]:
     directory, _, last = found.partition(':')
     deps.append(f'"{directory if directory.endswith(f"/{last}") else found}"')
   deps += [f'requirement("{found}")' for found in sorted(distributions)]
+  # Files that the source names by strings and that lie beside it.
+  data = sorted(
+    {
+      f'"{node.value}"'
+      for node in ast.walk(tree)
+      if isinstance(node, ast.Constant)
+      and isinstance(node.value, str)
+      and Path(node.value).suffix in DATA
+      and (path.parent / node.value).is_file()
+    }
+  )
+  text += attribute('data', data) if data else ''
   text += attribute('deps', deps) if deps else ''
   return rule, f'{rule}(\n    name = "{name}",\n{text})\n'
 
