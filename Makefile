@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long lint check format benchmark benchmark-data \
+.PHONY: help setup demo experiment test test-long lint check format benchmark benchmark-data \
 	requirements build-files clean
 
 export TF_CPP_MIN_LOG_LEVEL ?= 1
@@ -35,6 +35,12 @@ setup:  ## Make or mend .venv from requirements.txt (2-3 minutes, once).
 
 demo: setup  ## Run the demonstration.
 	$(PY) -m experiments.demo
+
+experiment: setup  ## Run an experiment again (NAME=server_optimizers).
+	@[ -f "experiments/$(NAME).py" ] || { echo "NAME must be one of:" >&2; \
+	grep -l 'experiment\.main' experiments/*.py | sed 's:.*/:  :; s:\.py$$::' \
+	| grep -vx '  experiment' >&2; exit 2; }
+	$(PY) -m experiments.$(NAME) $(ARGS)
 
 test: setup  ## Run all tests but the long ones.
 	$(PYTEST) -m "not long" -n 2 --dist loadfile $(ARGS)

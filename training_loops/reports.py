@@ -167,6 +167,16 @@ def write(report: Report, directory: pathlib.Path) -> None:
   Raises:
     UserError: If nothing can be written there.
   """
+  write_without_text(report, directory)
+  files.write_bytes(directory / TABLE, markdown(report).encode())
+
+
+def write_without_text(report: Report, directory: pathlib.Path) -> None:
+  """Writes all but the Markdown text, for those who have a text of their own.
+
+  Raises:
+    UserError: If nothing can be written there.
+  """
   from training_loops import plots
 
   files.check_writable(directory)
@@ -179,7 +189,6 @@ def write(report: Report, directory: pathlib.Path) -> None:
   }
   shown = {column: curves[column] for column in columns if column in curves}
   plots.write_comparison(directory / PICTURE, shown, report.title)
-  files.write_bytes(directory / TABLE, markdown(report).encode())
   files.write_bytes(directory / NUMBERS, _numbers(report))
   files.write_bytes(directory / CURVES, _curves(curves))
   files.write_bytes(directory / PAGE, page(report).encode())

@@ -115,7 +115,7 @@ class Sweep:
     return {'flags': flags, 'search': search, **judged, 'seed': self.seed}
 
 
-def point_text(point: Point) -> str:
+def point_text(point: Mapping[str, Any]) -> str:
   """A point of the search in a line."""
   return ', '.join(f'{name}={value}' for name, value in point.items())
 

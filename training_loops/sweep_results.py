@@ -5,6 +5,7 @@ Importing this module does not import TensorFlow.
 
 from collections.abc import Sequence
 import dataclasses
+import math
 import pathlib
 from typing import Any
 
@@ -38,14 +39,14 @@ class Trial:
   Attributes:
     point: The values of the flags that were searched for.
     state: 'done', 'pruned', 'diverged', 'failed', 'running' or 'waiting'.
-    value: What it reached, if anything.
+    value: What it reached; not a number if nothing.
     reason: Why it was not done.
     seconds: How long it trained.
   """
 
   point: Point
   state: str
-  value: float | None
+  value: float
   reason: str
   seconds: float
 
@@ -63,9 +64,21 @@ class Outcome:
   trials: Sequence[Trial]
 
   @property
-  def best(self) -> Trial | None:
-    """The best run that is done."""
-    return next((trial for trial in self.trials if trial.state == 'done'), None)
+  def done(self) -> list[Trial]:
+    """The runs that are done, the best first."""
+    return [trial for trial in self.trials if trial.state == 'done']
+
+  @property
+  def best(self) -> Trial:
+    """The best run.
+
+    Raises:
+      RuntimeFailure: If no run is done.
+    """
+    if not self.done:
+      reasons = '; '.join(dict.fromkeys(trial.reason for trial in self.trials))
+      raise runtimes.RuntimeFailure(f'no run of the sweep was done: {reasons}.')
+    return self.done[0]
 
   @property
   def best_flags(self) -> dict[str, Any]:
@@ -74,9 +87,6 @@ class Outcome:
     Raises:
       RuntimeFailure: If no run is done.
     """
-    if self.best is None:
-      reasons = '; '.join(dict.fromkeys(trial.reason for trial in self.trials))
-      raise runtimes.RuntimeFailure(f'no run of the sweep was done: {reasons}.')
     return {**self.sweep.flags, **self.best.point}
 
 
@@ -101,7 +111,7 @@ def _as_trial(sweep: Sweep, trial: Any) -> Trial:
   return Trial(
     point=ledger.point_of(trial, sweep),
     state=state,
-    value=trial.value if state in ('done', 'pruned') else None,
+    value=trial.value if state == 'done' else math.nan,
     reason=reason,
     seconds=trial.user_attrs.get('seconds', 0.0),
   )
@@ -113,7 +123,9 @@ def table(outcome: Outcome) -> tuple[list[str], list[list[str]]]:
   name = f'{sweep.value} {sweep.metric.rpartition("/")[2]}'
   rows = []
   for trial in outcome.trials:
-    value = '' if trial.value is None else summaries.display(sweep.metric, trial.value)
+    value = ''
+    if trial.state == 'done':
+      value = summaries.display(sweep.metric, trial.value)
     point = [str(trial.point.get(flag, '')) for flag in sweep.search]
     rows.append([trial.state, *point, value, f'{trial.seconds:.1f}', trial.reason])
   header = ['', *sweep.search, name, 'seconds', 'remark']
@@ -140,24 +152,19 @@ def write(outcome: Outcome, directory: pathlib.Path) -> None:
     for t in outcome.trials
   ]
   files.write_bytes(directory / _NUMBERS, tables.as_csv(header, rows))
-  if outcome.best is None:
+  if not outcome.done:
     return
   flagfile = ''.join(f'--{n}={v}\n' for n, v in outcome.best_flags.items())
   files.write_bytes(directory / BEST_FLAGS, flagfile.encode())
   # What was pruned stands where it was left, which says nothing of where it would be.
-  measured = [
-    (trial.point, trial.value)
-    for trial in outcome.trials
-    if trial.state == 'done' and trial.value is not None
-  ]
+  measured = [(trial.point, trial.value) for trial in outcome.done]
   plots.write_sweep(directory / PICTURE, measured, sweep.metric, title)
   _write_report(outcome, directory, title)
 
 
 def _write_report(outcome: Outcome, directory: pathlib.Path, title: str) -> None:
   """A page with the curves of the best runs, as far as they were made here."""
-  done = [trial for trial in outcome.trials if trial.state == 'done']
-  every_flags = [outcome.sweep.run_flags(trial.point, directory) for trial in done]
+  every_flags = [outcome.sweep.run_flags(t.point, directory) for t in outcome.done]
   best = batch.existing(every_flags)[:_MAX_CURVES]
   if best:
     report = reports.make(

@@ -211,9 +211,8 @@ class _Search:
 
   def _say(self, name: str, value: float | None, reason: str) -> None:
     trials = sweep_results.trials(self._sweep, self._book)
-    best = Outcome(self._sweep, trials).best
     status = 'none yet'
-    if best is not None and best.value is not None:
+    for best in Outcome(self._sweep, trials).done[:1]:
       status = summaries.display(self._sweep.metric, best.value)
       status += f' ({sweep_files.point_text(best.point)})'
     said = reason

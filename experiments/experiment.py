@@ -1,0 +1,297 @@
+"""What experiments share: find the rates, compare with several seeds, write it down.
+
+An experiment is a file in this directory, named after the figure or the table that it
+makes. It lists comparisons, and ends with
+
+    if __name__ == '__main__':
+      experiment.main(__file__, _TITLE, _TEXT, _COMPARISONS)
+
+`make experiment NAME=...` runs it. Its runs are kept below runs/NAME, where the same
+command continues them; what they gave goes to docs/results/NAME.
+"""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import pathlib
+from typing import Any
+
+import tasks
+from training_loops import (
+  batch,
+  command_line,
+  compare,
+  files,
+  progress,
+  published,
+  reports,
+  results,
+  summaries,
+  sweep_files,
+  sweeps,
+  tables,
+  train_flags,
+)
+from training_loops.options import Section, integer, path
+
+_HERE = pathlib.Path(__file__).parent
+_RESULTS = _HERE.parent / 'docs' / 'results'
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+  """An algorithm in a comparison.
+
+  Attributes:
+    flags: Its flags.
+    sweep: The file in sweeps/ that finds the rest of them.
+    like: The name of an entry before it, whose findings it starts from.
+  """
+
+  flags: Mapping[str, Any]
+  sweep: str
+  like: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+  """Algorithms on one task.
+
+  Attributes:
+    name: The name of its directory.
+    title: What stands above it.
+    flags: The flags of all runs.
+    entries: The algorithms by name.
+    tuning_rounds: The rounds of the runs that find the rates.
+    num_seeds: How many seeds the tuned algorithms are run with.
+    target: The accuracy to reach.
+    published: The file in published/ with the paper's numbers.
+    published_clients: How many clients the paper's data have.
+  """
+
+  name: str
+  title: str
+  flags: Mapping[str, Any]
+  entries: Mapping[str, Entry]
+  tuning_rounds: int
+  num_seeds: int
+  target: float | None = None
+  published: str | None = None
+  published_clients: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+  """What a sweep found for an algorithm.
+
+  Attributes:
+    flags: The flags that were searched for, and those taken over.
+    value: What the best run reached, as text.
+    seconds: How long each of its runs took.
+    remark: Whether a better value may lie beyond those that were tried.
+  """
+
+  flags: Mapping[str, Any]
+  value: str
+  seconds: Sequence[float]
+  remark: str
+
+
+def main(file: str, title: str, text: str, comparisons: Sequence[Comparison]) -> None:
+  """Runs an experiment as a program.
+
+  Args:
+    file: The experiment's file.
+    title: What stands above its results.
+    text: What it is about, in Markdown.
+    comparisons: What is compared.
+  """
+  name = pathlib.Path(file).stem
+
+  def run(flags: dict[str, Any]) -> None:
+    progress.show_on_console()
+    chosen = [_chosen(comparison, flags) for comparison in comparisons]
+    for comparison in chosen:  # Before anything is trained.
+      train_flags.check_task(
+        train_flags.configure(
+          **comparison.flags, algorithm='server_only', output_dir='x'
+        )
+      )
+    output_dir, results_dir = (
+      pathlib.Path(flags[directory]) for directory in ('output_dir', 'results_dir')
+    )
+    sections = []
+    for comparison in chosen:
+      findings, report = _run(comparison, output_dir / comparison.name, flags['jobs'])
+      reports.write_without_text(report, results_dir / comparison.name)
+      sections.append(_section(comparison, findings, report))
+    content = [f'# {title}', text.strip(), f'## How\n\n{_how(name, flags)}', *sections]
+    page = results_dir / 'README.md'
+    files.write_bytes(page, ('\n\n'.join(content) + '\n').encode())
+    print(f'\n{page}')
+
+  command_line.run(_program(name, title), run)
+
+
+def _program(name: str, title: str) -> command_line.Program:
+  own = 'by default as many as it is about'
+  return command_line.Program(
+    module=f'experiments.{name}',
+    summary=f'{title}. Writes docs/results/{name}.',
+    example='--data_dir=data',
+    sections=[
+      Section(
+        'Experiment',
+        [
+          path('data_dir', None, "Where the data are; TFF's cache by default."),
+          batch.JOBS,
+          path('output_dir', f'runs/{name}', 'Where the runs are kept.'),
+          path('results_dir', str(_RESULTS / name), 'Where the results are written.'),
+        ],
+      ),
+      Section(
+        'To try it out',
+        [
+          integer('rounds', None, f'Rounds of the final runs, {own}.'),
+          integer('tuning_rounds', None, f'Rounds of the sweeps, {own}.'),
+          integer('num_seeds', None, f'Seeds of the final runs, {own}.'),
+        ],
+      ),
+    ],
+  )
+
+
+def _chosen(comparison: Comparison, flags: dict[str, Any]) -> Comparison:
+  """The comparison as the command line has it."""
+  own = dict(comparison.flags)
+  if flags['rounds']:
+    own['rounds'] = flags['rounds']
+  if flags['data_dir'] and 'data_dir' in tasks.options(own['task']):
+    own['data_dir'] = flags['data_dir']
+  return dataclasses.replace(
+    comparison,
+    flags=own,
+    tuning_rounds=flags['tuning_rounds'] or comparison.tuning_rounds,
+    num_seeds=flags['num_seeds'] or comparison.num_seeds,
+  )
+
+
+def _run(
+  comparison: Comparison, directory: pathlib.Path, jobs: int | None
+) -> tuple[dict[str, Finding], reports.Report]:
+  findings: dict[str, Finding] = {}
+  for name, entry in comparison.entries.items():
+    print(f'{comparison.title}: {name}', flush=True)
+    findings[name] = _find(comparison, entry, findings, directory, name, jobs)
+  arguments = {
+    name: [f'--{n}={v}' for n, v in {**entry.flags, **findings[name].flags}.items()]
+    for name, entry in comparison.entries.items()
+  }
+  every_flags = compare.configure(
+    arguments, comparison.flags, comparison.num_seeds, directory / 'runs'
+  )
+  print(f'{comparison.title}: {comparison.num_seeds} seeds each', flush=True)
+  batch.train(every_flags, jobs)
+  numbers = None
+  if comparison.published:
+    numbers = published.read(_HERE / 'published' / comparison.published)
+  runs = [results.load(flags['output_dir']) for flags in every_flags]
+  return findings, reports.make(
+    runs, title=comparison.title, target=comparison.target, numbers=numbers
+  )
+
+
+def _find(
+  comparison: Comparison,
+  entry: Entry,
+  before: Mapping[str, Finding],
+  directory: pathlib.Path,
+  name: str,
+  jobs: int | None,
+) -> Finding:
+  taken = dict(before[entry.like].flags) if entry.like else {}
+  rounds = {'rounds': comparison.tuning_rounds}
+  sweep = sweep_files.read(
+    _HERE / 'sweeps' / entry.sweep,
+    {**comparison.flags, **rounds, **taken, **entry.flags},
+  )
+  outcome = sweeps.run(sweep, directory / 'tuning' / files.as_name(name), jobs=jobs)
+  best = outcome.best
+  tried = [trial.point for trial in outcome.trials]
+  at_ends = [
+    f'{flag} is the {which} tried'
+    for flag, value in best.point.items()
+    for which, end in (('highest', max), ('lowest', min))
+    if float(value) == end(float(point[flag]) for point in tried)
+  ]
+  return Finding(
+    flags={**taken, **best.point},
+    value=summaries.display(sweep.metric, best.value),
+    seconds=[trial.seconds for trial in outcome.trials],
+    remark='; '.join(at_ends),
+  )
+
+
+def _section(
+  comparison: Comparison, findings: Mapping[str, Finding], report: reports.Report
+) -> str:
+  """The part of the results' page on one comparison."""
+  rows = [
+    [name, sweep_files.point_text(found.flags), found.value, found.remark]
+    for name, found in findings.items()
+  ]
+  header = ['', 'found', f'best in {comparison.tuning_rounds} rounds', 'remark']
+  tuned = tables.markdown(header, rows)
+  here = comparison.name
+  links = (
+    f'[The page with all curves]({here}/{reports.PAGE}), '
+    f'[the numbers]({here}/{reports.NUMBERS}), [the curves]({here}/{reports.CURVES}).'
+  )
+  seconds = sum(sum(found.seconds) for found in findings.values())
+  runs = [run for group in report.groups for run in group.runs]
+  num_runs = len(runs) + sum(len(found.seconds) for found in findings.values())
+  minutes = (seconds + sum(run.seconds for run in runs)) / 60
+  time = f'{num_runs} runs, {minutes:.0f} minutes of training in all.'
+  return '\n\n'.join(
+    [
+      f'## {comparison.title}',
+      *report.sentences,
+      f'![Curves]({here}/{reports.PICTURE})',
+      tables.markdown(*report.table),
+      links,
+      *report.notes,
+      'What the sweeps found, with seed 0:',
+      tuned,
+      _data(comparison),
+      time,
+    ]
+  )
+
+
+def _data(comparison: Comparison) -> str:
+  """Which data these were, in numbers, and whether they are the paper's."""
+  from training_loops import show_task, training
+
+  show_task.execute_nothing()
+  flags = train_flags.configure(
+    **comparison.flags, algorithm='server_only', output_dir='x'
+  )
+  task = training.load_task(flags)
+  parts = [f'The data, as task `{task.name}` has them:', show_task.sizes_table(task)]
+  wanted, found = comparison.published_clients, len(task.train.client_ids)
+  if wanted is not None and found != wanted:
+    parts.append(
+      f"**These are not the paper's data**, which have {wanted:,} clients, but others "
+      'in the same format ([what they are](../../tasks.md#what-examples-look-like)): '
+      'the published figures stand here for orientation and do not carry over.'
+    )
+  return '\n\n'.join(parts)
+
+
+def _how(name: str, flags: dict[str, Any]) -> str:
+  """The command line, without where things are on this machine."""
+  shown = ('rounds', 'tuning_rounds', 'num_seeds')
+  words = [f'--{n}={flags[n]}' for n in shown if flags[n]]
+  if flags['data_dir']:
+    words.append('--data_dir=DIR')
+  arguments = f' ARGS="{" ".join(words)}"' if words else ''
+  return f'    make experiment NAME={name}{arguments}'
