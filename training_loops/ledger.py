@@ -170,10 +170,10 @@ class Ledger:
           storage=self._storage,
           study_name=name,
           direction=sweep.goal,
-          sampler=self._sampler(),
           pruner=self._pruner(),
           load_if_exists=True,
         )
+        self.study.sampler = self._sampler()
     except (runtimes.RuntimeFailure, ImportError, ValueError) as error:
       raise UserError(f'{url} is no data base that can be used: {error}') from error
 
@@ -181,7 +181,8 @@ class Ledger:
     if self._sweep.sampler != 'tpe':
       return _InOrder(points(self._sweep))
     # Continued, or on another machine, it must not draw the same again.
-    seed = zlib.crc32(f'{self._sweep.seed} {self._where}'.encode())
+    drawn = len(self.study.get_trials(deepcopy=False))
+    seed = zlib.crc32(f'{self._sweep.seed} {self._where} {drawn}'.encode())
     return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
 
   def _pruner(self) -> optuna.pruners.BasePruner:

@@ -146,9 +146,7 @@ def _load(path: str | pathlib.Path) -> dict[str, Any]:
   except (UnicodeDecodeError, yaml.YAMLError) as error:
     raise UserError(f'it is no YAML: {" ".join(str(error).split())}.') from None
   if not isinstance(content, dict):
-    raise UserError(
-      'expected lines such as `search:`, see the sweeps that are shipped.'
-    )
+    raise UserError('expected entries such as `search:`, as in experiments/sweeps.')
   return content
 
 
