@@ -140,6 +140,7 @@ class _Search:
     self._book = book
     self._runs = runs
     self._shown = shown
+    self._points: dict[Any, Point] = {}
     self._flags: dict[Any, dict[str, Any]] = {}
     self._rows: dict[Any, list[dict[str, Any]]] = {}
 
@@ -154,6 +155,7 @@ class _Search:
 
   def _start(self, number: int, point: Point) -> None:
     flags = self._sweep.run_flags(point, self._directory)
+    self._points[number] = point
     self._flags[number], self._rows[number] = flags, []
     try:
       is_done = batch.rounds_done(flags) == flags['rounds']
@@ -199,10 +201,7 @@ class _Search:
     seconds = results.load(flags['output_dir']).seconds if rows else 0.0
     self._book.tell(number, state, value=value, reason=reason, seconds=seconds)
     self._shown.reached(number, flags['rounds'], is_new=False)
-    self._say(sweep_files.point_text(self._point(flags)), value, reason)
-
-  def _point(self, flags: dict[str, Any]) -> Point:
-    return {name: flags[name] for name in self._sweep.search}
+    self._say(sweep_files.point_text(self._points.pop(number)), value, reason)
 
   def _value(self, values: Sequence[float]) -> float:
     if self._sweep.value == 'final':

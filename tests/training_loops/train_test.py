@@ -11,6 +11,8 @@ import time
 
 import pytest
 
+from tests.training_loops.child_processes import children, is_alive, wait_for
+
 _ROUNDS = 160  # Enough that none of the legs below gets to the end.
 
 
@@ -57,26 +59,6 @@ def _running(*arguments):
 def _last_checkpoint(output_dir: pathlib.Path) -> int:
   found = sorted((output_dir / 'checkpoints').glob('*.ckpt'))
   return int(found[-1].stem.partition('_')[2]) if found else 0
-
-
-def _wait_for(condition, seconds: float = 100):
-  deadline = time.monotonic() + seconds
-  while not (value := condition()):
-    assert time.monotonic() < deadline, 'It never came.'
-    time.sleep(0.005)
-  return value
-
-
-def _children(pid: int) -> list[int]:
-  text = pathlib.Path(f'/proc/{pid}/task/{pid}/children').read_text()
-  return [int(child) for child in text.split()]
-
-
-def _is_alive(pid: int) -> bool:
-  try:
-    return 'State:\tZ' not in pathlib.Path(f'/proc/{pid}/status').read_text()
-  except FileNotFoundError:
-    return False
 
 
 def _outcome(output_dir) -> tuple[bytes, bytes]:
@@ -128,8 +110,8 @@ def test_stopped_by_sigterm_ctrl_c_and_sigkill_a_run_ends_as_one_never_stopped(
   ):
     before = _last_checkpoint(path)
     with _running(path) as process:
-      _wait_for(lambda b=before: _last_checkpoint(path) > b + 3)
-      (worker,) = _children(process.pid)
+      wait_for(lambda b=before: _last_checkpoint(path) > b + 3)
+      (worker,) = children(process.pid)
       if signal_number == signal.SIGTERM:
         second = _run(path)
         assert (second.returncode, 'in use' in second.stderr) == (2, True)
@@ -142,7 +124,7 @@ def test_stopped_by_sigterm_ctrl_c_and_sigkill_a_run_ends_as_one_never_stopped(
       if code > 0:
         expected = f'saved after round {saved}. The same command continues.'
         assert expected in stderr
-      _wait_for(lambda w=worker: not _is_alive(w))
+      wait_for(lambda w=worker: not is_alive(w))
   done = _run(path)
   assert done.returncode == 0
   assert f'Continuing after round {saved}.' in done.stdout
@@ -257,7 +239,7 @@ def test_killed_at_many_random_instants_a_run_ends_as_one_never_killed(
     with _running(path) as process:
       if num_kills < 10:
         # Before training begins there is nothing to disturb.
-        _wait_for(
+        wait_for(
           lambda b=before: (
             (path / 'train.log').exists() and len((path / 'train.log').read_text()) > b
           )
@@ -287,7 +269,7 @@ def test_memory_does_not_grow_with_the_rounds(task, tmp_path, request):
     data_dir = request.getfixturevalue('data_dir')
     flags += [f'--data_dir={data_dir}', '--max_eval_examples=100']
   with _running(tmp_path / 'run', *flags) as process:
-    (worker,) = _wait_for(lambda: _children(process.pid))
+    (worker,) = wait_for(lambda: children(process.pid))
     megabytes = {}
     for line in process.stdout:
       if line.startswith('fed_avg round '):
