@@ -6,7 +6,7 @@
 Importing this module does not import TensorFlow.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import pathlib
 from typing import Any
 
@@ -29,9 +29,9 @@ JOBS = integer(
 class RunsFailed(runtimes.RuntimeFailure):
   """Some of many runs failed."""
 
-  def __init__(self, reasons: Mapping[str, str], num_runs: int):
-    told = '; '.join(f'{name}: {reason}' for name, reason in reasons.items())
-    super().__init__(f'{len(reasons)} of {num_runs} runs failed: {told}')
+  def __init__(self, failures: Sequence[tuple[str, str]], num_runs: int):
+    told = '; '.join(f'{name}: {reason}' for name, reason in failures)
+    super().__init__(f'{len(failures)} of {num_runs} runs failed: {told}')
 
 
 def name_of(flags: dict[str, Any]) -> str:
@@ -84,7 +84,7 @@ def train(every_flags: Sequence[dict[str, Any]], jobs: int | None = None) -> Non
   todo = [i for i, flags in enumerate(every_flags) if done[i] < flags['rounds']]
   for i in todo:
     train_flags.check_task(every_flags[i])
-  failures: dict[str, str] = {}
+  failures: list[tuple[str, str]] = []
   num_ended = len(every_flags) - len(todo)
   jobs = min(jobs or pool.num_cores(), max(1, len(todo)))
   total = sum(flags['rounds'] for flags in every_flags)
@@ -108,7 +108,8 @@ def train(every_flags: Sequence[dict[str, Any]], jobs: int | None = None) -> Non
           num_ended += 1
           said = progress.describe_group(rows.get(i, {}), 'eval')
           if event.state == 'failed':
-            failures[name_of(flags)] = said = event.reason
+            said = event.reason
+            failures.append((name_of(flags), said))
             write_failure(flags, event)
             shown.reached(i, flags['rounds'], is_new=False)
           shown.say(f'{num_ended}/{len(every_flags)} {name_of(flags)}: {said}')

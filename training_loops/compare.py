@@ -11,7 +11,9 @@ from training_loops import (
   command_line,
   files,
   progress,
+  published,
   report,
+  reports,
   results,
   summaries,
   train_flags,
@@ -62,7 +64,7 @@ def parse_run(words: str) -> tuple[str, list[str]]:
   Raises:
     UserError: If there are none.
   """
-  named = re.fullmatch(r'\s*([^-\s:][^:]*?)\s*:(?:\s+(.*))?', words, re.DOTALL)
+  named = re.fullmatch(r'\s*([^-\s:][^:]*?)\s*:(.*)', words, re.DOTALL)
   name, rest = named.groups('') if named else ('', words)
   try:
     arguments = shlex.split(rest)
@@ -122,7 +124,7 @@ def configure(
   summaries.check_task({flags['label']: flags for flags in every_flags})
   directories = [flags['output_dir'] for flags in every_flags]
   if len(set(directories)) < len(directories):
-    raise UserError('two names differ in nothing that a directory could be called by.')
+    raise UserError('two runs would share a directory: give them other names.')
   return every_flags
 
 
@@ -136,8 +138,15 @@ def main(flags: dict[str, Any]) -> None:
       raise UserError(f'there are two runs {name}: give them different names.')
     runs[name] = arguments
   directory = pathlib.Path(flags['output_dir'])
+  if 'label' in flags['run_flags']:
+    raise UserError('--label is not used: names stand before the colon in --run.')
   every_flags = configure(runs, flags['run_flags'], flags['num_seeds'], directory)
+  # What would not do for the report is found before hours of training.
+  reports.check_directory(directory)
   arguments_of_report = report.arguments(flags)
+  published.check_names(
+    arguments_of_report['numbers'] or {}, list(runs), flags['target']
+  )
   failure = None
   try:
     batch.train(every_flags, flags['jobs'])

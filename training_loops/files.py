@@ -86,10 +86,10 @@ def lock_file(directory: pathlib.Path) -> pathlib.Path:
 
 
 def as_name(text: str) -> str:
-  """A name for a file or directory that is like the text, and as different as it.
+  """A name for a file or directory that is like the text.
 
-  Letters, digits and some signs stay; what else there is, or a great length, is made
-  up for by a few digits of its hash.
+  Letters, digits and some signs stay, and blanks become underscores; what else there
+  is, or a great length, is made up for by a few digits of its hash.
   """
   name = re.sub(r'[^\w.,=+-]+', '_', text).strip('_.')
   if len(name) <= _MAX_NAME_LENGTH and name == re.sub(r'\s+', '_', text):

@@ -15,6 +15,7 @@ Importing this module does not import TensorFlow.
 from collections.abc import Hashable
 import contextlib
 import dataclasses
+import logging
 import multiprocessing
 from multiprocessing import connection
 import os
@@ -33,6 +34,9 @@ from training_loops import processes
 _MAX_RUNS_OF_A_PROCESS = 20
 # A round may have to end before a run can be saved.
 _STOP_TIMEOUT_SECONDS = 60.0
+
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,8 +80,10 @@ class Pool:
   def __enter__(self) -> 'Pool':
     return self
 
-  def __exit__(self, *exception: object) -> None:
+  def __exit__(self, kind: type | None, *exception: object) -> None:
     self.close()
+    if kind is not None and issubclass(kind, KeyboardInterrupt):
+      _logger.warning('Interrupted; all is saved. The same command continues.')
 
   @property
   def running(self) -> list[Hashable]:
@@ -104,10 +110,13 @@ class Pool:
     """What the runs have sent, each with its key; waits until one has.
 
     Args:
-      timeout: How long, in seconds; then the list is empty. None is for ever.
+      timeout: How long, in seconds; then the list is empty. None is as long as it
+        takes.
     """
     self._stopping = [runner for runner in self._stopping if runner.is_alive()]
     keys: dict[Any, Any] = {runner.pipe: key for key, runner in self._busy.items()}
+    if not keys:
+      return []
     events = []
     for pipe in connection.wait(list(keys), timeout):
       key = keys[pipe]
@@ -186,7 +195,10 @@ class _Runner:
     except (EOFError, OSError):
       how = processes.describe_exit(self._process.wait())
       words = processes.last_words(self._log.fileno())
-      return Outcome('failed', f'its process {how}', words)
+      last = words.strip().rpartition('\n')[2]
+      return Outcome(
+        'failed', ': '.join(filter(None, [f'its process {how}', last])), words
+      )
 
   def is_alive(self) -> bool:
     return self._process.poll() is None

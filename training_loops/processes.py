@@ -41,7 +41,8 @@ def describe_exit(code: int) -> str:
   """How a process ended, from the code that `subprocess` gives."""
   if code >= 0:
     return f'exited with code {code}'
-  status = f'was killed by {signal.Signals(-code).name}'
+  known = {int(s): s.name for s in signal.Signals}
+  status = f'was killed by {known.get(-code, f"signal {-code}")}'
   if code == -signal.SIGKILL:
     status += ' (often for want of memory)'
   return status

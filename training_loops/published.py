@@ -47,6 +47,8 @@ def read(path: str | pathlib.Path) -> dict[str, dict[str, float]]:
     )
   numbers: dict[str, dict[str, float]] = {}
   for row in rows:
+    if not any(cell for cell in row.values()):
+      continue  # Spreadsheets leave such rows.
     name = (row['name'] or '').strip()
     if not name or name in numbers:
       raise UserError(
@@ -70,21 +72,32 @@ def _number(path: str | pathlib.Path, name: str, column: str, text: str) -> floa
   return value
 
 
+def check_names(numbers: Published, names: Sequence[str], target: float | None) -> None:
+  """The part of `check` that needs no runs.
+
+  Raises:
+    UserError: If a name is none of these, or rounds come without a target.
+  """
+  for name, row in numbers.items():
+    if name not in names:
+      raise UserError(
+        f'there are published numbers of {name}, but no such run: there are '
+        f'{", ".join(names)}.'
+      )
+    if 'rounds' in row and target is None:
+      raise UserError('there are published rounds to a target, but no --target here.')
+
+
 def check(numbers: Published, every_summary: Sequence[summaries.Summary]) -> None:
   """Makes sure that every published number stands beside one of ours.
 
   Raises:
     UserError: If not.
   """
+  metric = every_summary[0].metric
   names = [summary.name for summary in every_summary]
-  metric, target = every_summary[0].metric, every_summary[0].target
+  check_names(numbers, names, every_summary[0].target)
   for name, row in numbers.items():
-    if name not in names:
-      raise UserError(
-        f'there are published numbers of {name}, but no such run: {names}.'
-      )
-    if 'rounds' in row and target is None:
-      raise UserError('there are published rounds to a target, but no --target here.')
     for column in ('final', 'best'):
       if summaries.is_share(metric) and row.get(column, 0) > 1:
         raise UserError(

@@ -12,7 +12,8 @@ import pathlib
 
 import numpy as np
 
-from training_loops import files, published, results, summaries, tables
+from training_loops import files, published, results, run_directory, summaries, tables
+from training_loops.options import UserError
 
 # What `write` writes.
 PAGE, PICTURE, TABLE = 'report.html', 'curves.png', 'report.md'
@@ -129,9 +130,11 @@ def _notes(groups: Sequence[summaries.Group], num_runs: int) -> list[str]:
       f'{num_runs - shown} of {num_runs} runs are not shown: they repeat another, or '
       'have no evaluated round.'
     )
-  versions = groups[0].runs[0].versions
-  if versions:
-    made = ', '.join(f'{name} {version}' for name, version in versions.items())
+  first, *others = (run.versions for group in groups for run in group.runs)
+  made = ', '.join(f'{name} {version}' for name, version in first.items())
+  if any(other != first for other in others):
+    notes.append(f'The runs were made with different versions, the first with {made}.')
+  elif made:
     notes.append(f'Made with {made}.')
   return notes
 
@@ -161,6 +164,17 @@ def page(report: Report) -> str:
   )
 
 
+def check_directory(directory: pathlib.Path) -> None:
+  """Makes sure that a report can be written to a directory.
+
+  Raises:
+    UserError: If not.
+  """
+  files.check_writable(directory)
+  if run_directory.RunDirectory(directory).config_file.exists():
+    raise UserError(f'{directory} is a run: a report goes somewhere else.')
+
+
 def write(report: Report, directory: pathlib.Path) -> None:
   """Writes the report's files into a directory, in the place of an older report's.
 
@@ -179,8 +193,7 @@ def write_without_text(report: Report, directory: pathlib.Path) -> None:
   """
   from training_loops import plots
 
-  files.check_writable(directory)
-  directory.mkdir(parents=True, exist_ok=True)
+  check_directory(directory)
   # The picture shows what the table tells of, and the loss.
   columns = list(dict.fromkeys([report.summaries[0].metric, 'eval/loss']))
   curves = {
@@ -188,23 +201,27 @@ def write_without_text(report: Report, directory: pathlib.Path) -> None:
     for column in report.columns
   }
   shown = {column: curves[column] for column in columns if column in curves}
+  # Whatever can fail does before the first file of an older report is replaced.
+  contents = {
+    NUMBERS: _numbers(report),
+    CURVES: _curves(curves),
+    PAGE: page(report).encode(),
+  }
+  directory.mkdir(parents=True, exist_ok=True)
   plots.write_comparison(directory / PICTURE, shown, report.title)
-  files.write_bytes(directory / NUMBERS, _numbers(report))
-  files.write_bytes(directory / CURVES, _curves(curves))
-  files.write_bytes(directory / PAGE, page(report).encode())
+  for name, content in contents.items():
+    files.write_bytes(directory / name, content)
 
 
 def _numbers(report: Report) -> bytes:
-  """Each run in numbers, without rounding."""
+  """Each run in numbers, as they were measured."""
   rows = []
   for group, summary in zip(report.groups, report.summaries, strict=True):
     rounds = ['' if r is None else r for r in summary.rounds_to_target]
     for run, *measured in zip(
       group.runs, summary.final, summary.best, rounds, strict=True
     ):
-      rows.append(
-        [group.name, run.flags['seed'], *measured, round(run.seconds, 1), run.path]
-      )
+      rows.append([group.name, run.flags['seed'], *measured, run.seconds, run.path])
   metric = report.summaries[0].metric
   measures = [f'final {metric}', f'best {metric}', 'rounds_to_target']
   return tables.as_csv(['name', 'seed', *measures, 'seconds', 'run'], rows)

@@ -48,12 +48,22 @@ def find(paths: Iterable[str | os.PathLike]) -> list[pathlib.Path]:
   for path in map(pathlib.Path, paths):
     if not path.is_dir():
       raise UserError(f'{path} is no run: there is no such directory.')
-    at_path = [path] if run_directory.RunDirectory(path).config_file.exists() else []
-    runs = at_path or sorted(file.parent for file in path.rglob('config.json'))
+    # What is named is a run or a mistake; below it there may be other things too.
+    is_named = run_directory.RunDirectory(path).config_file.exists()
+    below = (file.parent for file in path.rglob('config.json'))
+    runs = [path] if is_named else sorted(filter(_is_run, below))
     if not runs:
       raise UserError(f'{path} is no run and holds none: there is no config.json.')
     found |= {run.resolve(): run for run in runs if run.resolve() not in found}
   return list(found.values())
+
+
+def _is_run(path: pathlib.Path) -> bool:
+  try:
+    run_directory.RunDirectory(path).flags()
+  except UserError:
+    return False
+  return True
 
 
 def load(path: str | os.PathLike) -> Result:
@@ -82,10 +92,13 @@ def _read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
   if not path.exists():
     return []
   with open(path, newline='') as file:
-    return [
-      {
-        name: int(text) if name == 'round' else float(text)
-        for name, text in row.items()
-      }
-      for row in csv.DictReader(file)
-    ]
+    try:
+      return [
+        {
+          name: int(text) if name == 'round' else float(text)
+          for name, text in row.items()
+        }
+        for row in csv.DictReader(file)
+      ]
+    except (ValueError, TypeError, csv.Error) as error:
+      raise UserError(f'{path} cannot be read: {error}.') from None

@@ -73,7 +73,10 @@ class RunDirectory:
     """After how many rounds the run was finished; 0 if it was not."""
     if not self.result_file.exists():
       return 0
-    return json.loads(self.result_file.read_text())['rounds']
+    try:
+      return int(json.loads(self.result_file.read_text())['rounds'])
+    except (ValueError, KeyError, TypeError) as error:
+      raise UserError(f'{self.result_file} cannot be read: {error}.') from None
 
   def check(self, flags: Mapping[str, Any]) -> None:
     """Makes sure that a run with these flags can be started or continued here.

@@ -39,7 +39,8 @@ def _outcome(
   except UserError as error:
     return pool.Outcome('refused', str(error))
   except (OSError, runtimes.RuntimeFailure) as error:
-    return pool.Outcome('failed', _first_line(str(error)), str(error))
+    reason = _first_line(str(error)).removesuffix(' Its last words:')
+    return pool.Outcome('failed', reason, str(error))
   except Exception as error:
     reason = f'{type(error).__name__}: {error}'
     return pool.Outcome('failed', _first_line(reason), traceback.format_exc())

@@ -22,7 +22,7 @@ from training_loops.options import UserError
 
 # Names of metrics, or their beginnings.
 _SHARES = ('accuracy', 'precision', 'recall')
-_LOWER_IS_BETTER = ('loss', 'error')
+_LOWER_IS_BETTER = ('loss', 'error', 'perplexity')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +88,9 @@ def is_lower_better(column: str) -> bool:
 
 
 def display(column: str, value: float) -> str:
-  """A metric's value as text."""
+  """A metric's value as text; a dash for what is not a number."""
+  if math.isnan(value):
+    return '–'
   return f'{value:.1%}' if is_share(column) else f'{value:.4g}'
 
 
@@ -153,25 +155,33 @@ def _identity(flags: Mapping[str, Any]) -> tuple:
 
 def _names(every_flags: Sequence[Mapping[str, Any]]) -> list[str]:
   """A name for each, all different: labels, or flags that tell them apart."""
-  ignored = (train_flags.free_names() | {'seed', 'algorithm'}) - {'rounds'}
-  names = dict.fromkeys(name for flags in every_flags for name in flags)
+  names = [str(flags.get('label') or flags['algorithm']) for flags in every_flags]
+  for name in dict.fromkeys(names):
+    alike = [i for i, other in enumerate(names) if other == name]
+    if len(alike) > 1:
+      told = _told_apart([every_flags[i] for i in alike])
+      for i, flags_told in zip(alike, told, strict=True):
+        names[i] = ', '.join(filter(None, [name, flags_told]))
+  for i, name in enumerate(names):  # Whatever is still alike is numbered.
+    num = 1
+    while names[i] in names[:i]:
+      num += 1
+      names[i] = f'{name} ({num})'
+  return names
+
+
+def _told_apart(every_flags: Sequence[Mapping[str, Any]]) -> list[str]:
+  """The flags in which these differ, for each; those not set are left out."""
+  ignored = (train_flags.free_names() | {'seed'}) - {'rounds'}
+  known = dict.fromkeys(name for flags in every_flags for name in flags)
   varying = [
     name
-    for name in names
-    if name not in ignored
-    and len({str(flags[name]) for flags in every_flags if name in flags}) > 1
+    for name in known
+    if name not in ignored and len({str(f.get(name)) for f in every_flags}) > 1
   ]
-
-  def told_apart(flags):
-    chosen = {n: flags[n] for n in varying if flags.get(n) is not None}
-    return ', '.join(f'{name}={value}' for name, value in chosen.items())
-
-  plain = [flags.get('label') or flags['algorithm'] for flags in every_flags]
   return [
-    ', '.join(filter(None, [name, told_apart(flags)]))
-    if plain.count(name) > 1
-    else name
-    for name, flags in zip(plain, every_flags, strict=True)
+    ', '.join(f'{n}={flags[n]}' for n in varying if flags.get(n) is not None)
+    for flags in every_flags
   ]
 
 
@@ -229,6 +239,8 @@ def summarize(
       raise UserError(
         f'{one.name} has no metric {metric}; there are {", ".join(one.columns)}.'
       )
+  if target is not None and is_share(metric) and target > 1:
+    raise UserError(f'a target of {target:g} is no share: write {target / 100:g}.')
   return [_summarize(one, metric, target) for one in groups]
 
 
@@ -270,8 +282,9 @@ def _bytes(run: results.Result, way: str) -> float:
   """What all clients of all rounds received or sent; evaluated rounds stand for all."""
 
   def in_round(row):
-    num_clients = row['train/num_clients'] + row['train/num_clients_left_out']
-    return row[f'train/bytes_{way}'] * num_clients
+    clients = ('train/num_clients', 'train/num_clients_left_out')
+    num_clients = sum(row.get(name, math.nan) for name in clients)
+    return row.get(f'train/bytes_{way}', math.nan) * num_clients
 
   return _mean([in_round(row) for row in run.rows]) * run.rows[-1]['round']
 
@@ -291,7 +304,7 @@ def spread(column: str, values: Sequence[float]) -> str:
   As `91.2% ± 0.4`.
   """
   mean = display(column, _mean(values))
-  if len(values) == 1:
+  if len(values) == 1 or not np.isfinite(values).all():
     return mean
   deviation = float(np.std(values, ddof=1))
   digits = f'{100 * deviation:.1f}' if is_share(column) else f'{deviation:.2g}'
@@ -316,7 +329,7 @@ def table(summaries: Sequence[Summary]) -> tuple[list[str], list[list[str]]]:
     if target is not None:
       row.append(_rounds(summary.rounds_to_target))
     row.append(f'{summary.seconds:.1f}')
-    row += [f'{size / 1e6:.4g}' for size in (summary.bytes_down, summary.bytes_up)]
+    row += [display('', size / 1e6) for size in (summary.bytes_down, summary.bytes_up)]
     rows.append(row + ([summary.remark] if has_remarks else []))
   return header, rows
 

@@ -9,7 +9,6 @@ Importing this module does not import TensorFlow.
 
 from collections.abc import Sequence
 import json
-import logging
 import pathlib
 import socket
 from typing import Any
@@ -30,8 +29,6 @@ from training_loops import (
 from training_loops.options import UserError
 from training_loops.sweep_files import Point, Sweep
 from training_loops.sweep_results import Outcome
-
-_logger = logging.getLogger(__name__)
 
 
 def check(sweep: Sweep, directory: pathlib.Path) -> list[Point]:
@@ -80,10 +77,8 @@ def run(
     book.take_up(failed=retry_failed)
     try:
       _make_runs(sweep, directory, book, min(jobs or pool.num_cores(), sweep.trials))
-    except BaseException as error:
+    except BaseException:
       book.take_up()
-      if isinstance(error, KeyboardInterrupt):
-        _logger.warning('Interrupted. The same command continues.')
       raise
     outcome = Outcome(sweep, sweep_results.trials(sweep, book))
     sweep_results.write(outcome, directory)

@@ -8,6 +8,9 @@ from typing import Any
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
   """A Markdown table, its first column to the left and the others to the right."""
+  header, *rows = (
+    [cell.replace('|', r'\|') for cell in row] for row in (header, *rows)
+  )
   every_row = [header, *rows]
   widths = [max(len(row[i]) for row in every_row) for i in range(len(header))]
 

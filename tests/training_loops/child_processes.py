@@ -1,25 +1,24 @@
 """Looking at the processes of programs under test."""
 
 from collections.abc import Callable
+import contextlib
 import pathlib
 import time
 from typing import Any
 
 
 def children(pid: int) -> list[int]:
-  """The processes that a process has started, in order."""
-  text = pathlib.Path(f'/proc/{pid}/task/{pid}/children').read_text()
-  return [int(child) for child in text.split()]
+  """The processes that the threads of a process have started."""
+  lists = pathlib.Path(f'/proc/{pid}/task').glob('*/children')
+  return [int(child) for path in lists for child in path.read_text().split()]
 
 
 def descendants(pid: int) -> list[int]:
   """Its children, their children and so on."""
   found = []
   for child in children(pid):
-    try:
+    with contextlib.suppress(OSError):  # It may have ended since.
       found += [child, *descendants(child)]
-    except FileNotFoundError:
-      continue  # It has ended meanwhile.
   return found
 
 
@@ -27,7 +26,7 @@ def is_alive(pid: int) -> bool:
   """Whether a process is there and has not ended."""
   try:
     return 'State:\tZ' not in pathlib.Path(f'/proc/{pid}/status').read_text()
-  except FileNotFoundError:
+  except (FileNotFoundError, ProcessLookupError):
     return False
 
 

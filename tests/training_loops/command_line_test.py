@@ -6,7 +6,15 @@ import sys
 import pytest
 
 from training_loops import command_line, train_flags
-from training_loops.options import UserError
+from training_loops.options import (
+  REQUIRED,
+  Section,
+  UserError,
+  integer,
+  path,
+  switch,
+  text,
+)
 
 _NEEDED = ['--task=digits_logistic', '--algorithm=fed_avg', '--output_dir=x']
 
@@ -80,7 +88,7 @@ def test_two_command_lines_do_not_touch_each_other():
 
 
 @pytest.mark.parametrize(
-  ('argument', 'text'),
+  ('argument', 'answer'),
   [
     ('--helpshort', '--client_learning_rate=X'),
     ('--help', '--client_learning_rate=X'),
@@ -88,11 +96,142 @@ def test_two_command_lines_do_not_touch_each_other():
     ('--list_algorithms', 'fed_prox     '),
   ],
 )
-def test_a_question_is_answered_on_stdout_with_exit_code_0(argument, text, capsys):
+def test_a_question_is_answered_on_stdout_with_exit_code_0(argument, answer, capsys):
   with pytest.raises(SystemExit) as exit_info:
     command_line.parse(train_flags.PROGRAM, [argument])
   assert exit_info.value.code == 0
-  assert text in capsys.readouterr().out
+  assert answer in capsys.readouterr().out
+
+
+def _program(words=None, run_options=()) -> command_line.Program:
+  own = [
+    text('title', None, 'What stands above.'),
+    text('run', ['none'], 'A run.', is_repeated=True),
+    switch('again', 'Tries again.'),
+    integer('jobs', 2, 'How many.'),
+    path('output_dir', REQUIRED, 'Where.'),
+  ]
+  return command_line.Program(
+    module='some.program',
+    summary='What it does.',
+    example='a b',
+    sections=[Section('Things', own)],
+    words=words,
+    run_options=run_options,
+  )
+
+
+def _parse(*arguments: str, **keywords) -> dict:
+  return command_line.parse(_program(**keywords), [*arguments, '--output_dir=x'])
+
+
+@pytest.mark.parametrize(
+  ('line', 'words', 'title', 'jobs', 'again'),
+  [
+    ('', [], None, 2, False),
+    ('a b', ['a', 'b'], None, 2, False),
+    ('--title=t a b', ['a', 'b'], 't', 2, False),
+    ('a --title=t b', ['a', 'b'], 't', 2, False),
+    ('a b --title t', ['a', 'b'], 't', 2, False),
+    ('a --title t b --jobs 3', ['a', 'b'], 't', 3, False),
+    ('a --again b', ['a', 'b'], None, 2, True),
+    ('a --jobs 3 -- --title=t b', ['a', '--title=t', 'b'], None, 3, False),
+  ],
+)
+def test_words_are_all_that_is_no_flag_wherever_they_stand(
+  line, words, title, jobs, again
+):
+  values = command_line.parse(_program('paths'), ['--output_dir=x', *line.split()])
+  assert values == {
+    'paths': words,
+    'title': title,
+    'jobs': jobs,
+    'again': again,
+    'run': ['none'],
+    'output_dir': 'x',
+  }
+
+
+def test_words_are_refused_where_there_are_none():
+  with pytest.raises(UserError, match="unexpected 'b': flags are written --name=value"):
+    _parse('--title', 'a', 'b')
+  assert 'paths' not in _parse('--title', 'a')
+
+
+def test_a_mistake_behind_words_is_found():
+  with pytest.raises(UserError, match='unknown flag --titel; did you mean --title'):
+    _parse('a', '--titel', 'b', words='paths')
+  with pytest.raises(UserError, match='--jobs=0: expected a whole number'):
+    _parse('a', '--jobs', '0', words='paths')
+
+
+def test_a_repeated_flag_is_a_list_whose_values_may_look_like_flags():
+  values = _parse('--run=--algorithm=a', '--run', '--b=c d', '--run=Name: --e')
+  assert values['run'] == ['--algorithm=a', '--b=c d', 'Name: --e']
+  assert _parse()['run'] == ['none']
+  with pytest.raises(UserError, match='--run=: expected a text'):
+    _parse('--run=')
+
+
+def test_a_switch_takes_no_value_and_is_off_by_default():
+  assert _parse()['again'] is False
+  assert _parse('--again')['again'] is True
+  assert _parse('--noagain')['again'] is False
+  with pytest.raises(UserError, match='--again=perhaps'):
+    _parse('--again=perhaps')
+
+
+_RUN_OPTIONS = train_flags.PROGRAM.options
+
+
+def test_the_flags_of_runs_are_a_value_of_their_own_and_only_those_given():
+  values = _parse(
+    *('--task=digits_logistic', '--rounds', '7', '--jobs=3', '--fed_prox_rho=0.5'),
+    run_options=_RUN_OPTIONS,
+  )
+  # That no algorithm is given, and a flag of one, is for the runs to judge.
+  assert values['run_flags'] == {
+    'task': 'digits_logistic',
+    'rounds': 7,
+    'fed_prox_rho': 0.5,
+  }
+  assert (values['jobs'], values['output_dir']) == (3, 'x')
+  assert 'task' not in values
+  assert _parse(run_options=_RUN_OPTIONS)['run_flags'] == {}
+  assert 'run_flags' not in _parse()
+
+
+@pytest.mark.parametrize(
+  ('argument', 'message'),
+  [
+    ('--rounds=abc', '--rounds=abc: expected a whole number of at least 1.'),
+    ('--round=3', 'unknown flag --round; did you mean --rounds or --run?'),
+    ('--task=digit_mlp', '--task=digit_mlp: did you mean digits_mlp'),
+  ],
+)
+def test_a_mistake_in_a_flag_of_runs_is_one_line_that_names_it(argument, message):
+  with pytest.raises(UserError) as caught:
+    _parse(argument, run_options=_RUN_OPTIONS)
+  assert str(caught.value).startswith(message)
+  assert '\n' not in str(caught.value)
+
+
+def test_the_flags_of_runs_and_words_may_be_in_a_flagfile(tmp_path):
+  flagfile = tmp_path / 'flags'
+  flagfile.write_text('--rounds=7\n--run=a\n--run=b\n')
+  values = _parse('--run=c', f'--flagfile={flagfile}', run_options=_RUN_OPTIONS)
+  assert values['run_flags'] == {'rounds': 7}
+  assert values['run'] == ['c', 'a', 'b']
+
+
+def test_the_help_page_of_a_binary_that_makes_runs_shows_its_own_flags(capsys):
+  program = _program('paths', _RUN_OPTIONS)
+  with pytest.raises(SystemExit):
+    command_line.parse(program, ['--helpshort'])
+  page = capsys.readouterr().out
+  assert '  python -m some.program a b\n' in page
+  assert '--jobs=N' in page
+  assert '--rounds=N' not in page
 
 
 @pytest.mark.parametrize('arguments', [['--helpshort'], ['--list_tasks'], ['--oops']])

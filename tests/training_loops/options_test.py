@@ -1,9 +1,18 @@
 """Tests of flags as data."""
 
+from absl import flags
 import pytest
 
 from training_loops import options
-from training_loops.options import UserError, choice, integer, number, path
+from training_loops.options import (
+  UserError,
+  choice,
+  integer,
+  number,
+  path,
+  switch,
+  text,
+)
 
 _TREE = [
   choice(
@@ -75,23 +84,26 @@ def test_a_refusal_names_the_nearest_choice_that_uses_the_option(values, message
 
 
 @pytest.mark.parametrize(
-  ('option', 'text', 'value'),
+  ('option', 'argument', 'value'),
   [
     (integer('n', 1, '', at_least=0), '0', 0),
     (number('x', 1, '', above=0), '1e-3', 0.001),
     (number('x', 1, '', at_least=0, below=1), '0', 0.0),
     (path('p', None, ''), 'a b', 'a b'),
+    (text('t', None, ''), 'a, b: --c', 'a, b: --c'),
+    (switch('s', ''), 'true', True),
+    (switch('s', ''), 'false', False),
     (choice('c', 'a', '', {'a': [], 'b': []}), 'b', 'b'),
   ],
 )
-def test_a_value_within_bounds_is_taken(option, text, value):
-  parsed = option.parser.parse(text)
+def test_a_value_within_bounds_is_taken(option, argument, value):
+  parsed = option.parser.parse(argument)
   assert parsed == value
   assert type(parsed) is type(value)
 
 
 @pytest.mark.parametrize(
-  ('option', 'text', 'message'),
+  ('option', 'argument', 'message'),
   [
     (integer('n', 1, ''), '0', 'a whole number of at least 1'),
     (integer('n', 1, ''), '1.5', 'a whole number of at least 1'),
@@ -102,13 +114,17 @@ def test_a_value_within_bounds_is_taken(option, text, value):
     (number('x', 1, ''), 'inf', 'a number'),
     (number('x', 1, '', at_least=0, below=1), '1', 'at least 0 and below 1'),
     (path('p', None, ''), '', 'a path'),
+    (text('t', None, ''), '', 'a text'),
+    (switch('s', ''), 'perhaps', 'boolean'),
     (choice('c', 'a', '', {'sgd': [], 'adam': []}), 'adm', 'did you mean adam'),
     (choice('c', 'a', '', {'sgd': [], 'adam': []}), 'zzz', '^known are sgd, adam$'),
   ],
 )
-def test_a_value_out_of_bounds_is_answered_with_what_is_expected(option, text, message):
+def test_a_value_out_of_bounds_is_answered_with_what_is_expected(
+  option, argument, message
+):
   with pytest.raises(ValueError, match=message):
-    option.parser.parse(text)
+    option.parser.parse(argument)
 
 
 def test_a_tree_is_narrowed_by_what_is_given():
@@ -125,3 +141,68 @@ def test_a_tree_is_narrowed_by_what_is_given():
   assert (kind.default, size.default) == ('fancy', 2)
   assert [name for name, _ in kind.branches.items()] == ['fancy']
   assert options.narrowed(tree, {}) == tree
+
+
+def _parsed(option, *arguments: str):
+  flag_values = flags.FlagValues()
+  options.define(option, flag_values)
+  flag_values(['program', *arguments])
+  flag = flag_values[option.name]
+  return flag.value if flag.present else 'not given'
+
+
+def test_a_flag_that_is_not_given_has_no_value_whatever_its_default():
+  for option in (
+    switch('x', ''),
+    text('x', 'a', ''),
+    text('x', 'a', '', is_repeated=True),
+    integer('x', 3, ''),
+  ):
+    assert _parsed(option) == 'not given'
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'value'),
+  [
+    (['--x'], True),
+    (['--nox'], False),
+    (['--x=true'], True),
+    (['--x=false'], False),
+    (['--x', '--nox'], False),
+    (['--x', 'false'], True),  # Behind a switch stands a word.
+  ],
+)
+def test_a_switch_is_given_without_a_value(arguments, value):
+  assert _parsed(switch('x', ''), *arguments) is value
+
+
+def test_a_switch_is_off_unless_given():
+  assert options.used([switch('x', '')], {}) == {'x': False}
+  assert options.used([switch('x', '')], {'x': True}) == {'x': True}
+
+
+def test_what_may_be_repeated_is_a_list_in_the_order_given():
+  option = text('x', options.REQUIRED, '', is_repeated=True)
+  assert _parsed(option, '--x=b', '--x', 'a, c', '--x=b') == ['b', 'a, c', 'b']
+  assert _parsed(option, '--x=b') == ['b']
+  with pytest.raises(UserError, match='--x is needed'):
+    options.used([option], {})
+
+
+def test_of_what_may_not_be_repeated_the_last_counts():
+  assert _parsed(text('x', None, ''), '--x=b', '--x=a') == 'a'
+
+
+def test_a_flag_is_spelled_with_the_kind_of_its_value_and_a_switch_without():
+  spellings = [
+    options.spelling(option)
+    for option in (
+      integer('a', 1, ''),
+      number('b', 1, ''),
+      path('c', None, ''),
+      text('d', None, ''),
+      choice('e', 'x', '', {'x': []}),
+      switch('f', ''),
+    )
+  ]
+  assert spellings == ['--a=N', '--b=X', '--c=PATH', '--d=TEXT', '--e=NAME', '--f']

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from training_loops import files, run, train_flags
+from training_loops import files, results, run, train_flags
 from training_loops.options import UserError
 
 _NEEDED = {'task': 'digits_logistic', 'algorithm': 'fed_avg'}
@@ -39,3 +39,36 @@ def test_other_flags_are_refused_before_a_runtime_is_started(tmp_path, monkeypat
   monkeypatch.setattr(train_flags, 'create_runtime', lambda flags: pytest.fail())
   with pytest.raises(UserError, match='--batch_size'):
     run.train({**flags, 'batch_size': 4, 'rounds': 1000})
+
+
+@pytest.mark.slow
+def test_each_row_is_handed_on_and_of_a_continued_run_those_before_too(
+  tmp_path, runtime
+):
+  flags = train_flags.configure(
+    **_NEEDED, clients_per_round=2, rounds=4, rounds_per_eval=2, output_dir=tmp_path
+  )
+  for rounds, expected in ((4, [2, 4]), (7, [2, 4, 6, 7])):
+    rows: list[dict] = []
+    run.train({**flags, 'rounds': rounds}, runtime=runtime, on_row=rows.append)
+    assert [row['round'] for row in rows] == expected
+    assert rows == results.load(tmp_path).rows
+
+
+@pytest.mark.slow
+def test_a_row_is_handed_on_as_soon_as_it_is_there(tmp_path, runtime):
+  flags = train_flags.configure(
+    **_NEEDED, clients_per_round=2, rounds=6, rounds_per_eval=2, output_dir=tmp_path
+  )
+
+  def stop(row):
+    if row['round'] == 4:
+      raise KeyboardInterrupt
+
+  with pytest.raises(KeyboardInterrupt):
+    run.train(flags, runtime=runtime, on_row=stop)
+  assert results.load(tmp_path).rows[-1]['round'] == 4
+  rows: list[dict] = []
+  result = run.train(flags, runtime=runtime, on_row=rows.append)
+  assert [row['round'] for row in rows] == [2, 4, 6]
+  assert rows == result.rows

@@ -153,7 +153,9 @@ def test_stopped_and_started_again_it_goes_on_and_repeats_nothing(
   assert process.returncode == code
   assert 'Traceback' not in stderr
   if code > 0:
-    assert stderr == 'warning: Interrupted. The same command continues.\n'
+    assert stderr == (
+      'warning: Interrupted; all is saved. The same command continues.\n'
+    )
   child_processes.wait_for(lambda: not any(map(child_processes.is_alive, family)))
 
   first = tmp_path / 'out' / 'runs' / 'client_learning_rate=0.1'
