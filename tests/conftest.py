@@ -50,3 +50,12 @@ def tff_cache(tmp_path_factory) -> pathlib.Path:
   made = tmp_path_factory.mktemp('tff_cache')
   tff_data.write_all(made)
   return made
+
+
+@pytest.fixture(scope='session')
+def without_tensorflow(tmp_path_factory) -> dict[str, str]:
+  """An environment in which importing TensorFlow, which takes seconds, fails."""
+  path = tmp_path_factory.mktemp('without')
+  for name in ('tensorflow', 'tensorflow_federated'):
+    (path / f'{name}.py').write_text("raise ImportError('It was imported.')")
+  return {**os.environ, 'PYTHONPATH': str(path)}

@@ -24,7 +24,7 @@ import sqlalchemy
 
 from training_loops import runtimes
 from training_loops.options import UserError
-from training_loops.sweep_files import Point, Sweep
+from training_loops.sweep_files import Point, Range, Sweep
 
 State = optuna.trial.TrialState
 
@@ -74,12 +74,15 @@ def _suggest(trial: optuna.trial.Trial, sweep: Sweep) -> Point:
 def point_of(
   trial: optuna.trial.Trial | optuna.trial.FrozenTrial, sweep: Sweep
 ) -> Point:
-  """What was chosen for a trial; of a range the first six digits, which is plenty."""
+  """What was chosen for a trial; of drawn numbers six digits, which is plenty."""
+
+  def as_given(name, value):
+    is_drawn = isinstance(sweep.search[name], Range)
+    return float(f'{value:.6g}') if is_drawn and isinstance(value, float) else value
+
   return {
-    name: trial.params[name]
-    if isinstance(space, tuple)
-    else type(trial.params[name])(f'{trial.params[name]:.6g}')
-    for name, space in sweep.search.items()
+    name: as_given(name, trial.params[name])
+    for name in sweep.search
     if name in trial.params
   }
 
@@ -274,8 +277,3 @@ class Ledger:
       trial.set_user_attr('seconds', round(seconds, 1))
       trial.set_user_attr('reason', reason)
       self.study.tell(trial, value, state)
-
-  def interrupted(self) -> None:
-    """Puts up again all that is running here."""
-    self._running.clear()
-    self.take_up()

@@ -128,11 +128,7 @@ def check_task(every_flags: Mapping[Any, Mapping[str, Any]]) -> None:
   Raises:
     UserError: If not.
   """
-  free = train_flags.free_names()
-  tasks = {}
-  for name, flags in every_flags.items():
-    chosen = {'task': flags['task'], **train_flags.task_options(flags)}
-    tasks[name] = {n: value for n, value in chosen.items() if n not in free}
+  tasks = {name: task_of(flags) for name, flags in every_flags.items()}
   first, *others = tasks
   for other in others:
     if tasks[other] != tasks[first]:
@@ -141,6 +137,13 @@ def check_task(every_flags: Mapping[Any, Mapping[str, Any]]) -> None:
         f'{first} is of {_flag_text(tasks[first])}, '
         f'{other} of {_flag_text(tasks[other])}.'
       )
+
+
+def task_of(flags: Mapping[str, Any]) -> dict[str, Any]:
+  """The flags that make the task."""
+  free = train_flags.free_names()
+  chosen = {'task': flags['task'], **train_flags.task_options(flags)}
+  return {name: value for name, value in chosen.items() if name not in free}
 
 
 def _flag_text(flags: Mapping[str, Any]) -> str:

@@ -94,7 +94,10 @@ def trials(sweep: Sweep, book: ledger.Ledger) -> list[Trial]:
   """All runs, also those of other machines, the best first."""
   sign = -1 if sweep.goal == 'maximize' else 1
   trials = [_as_trial(sweep, trial) for trial in book.trials()]
-  return sorted(trials, key=lambda t: (_STATES.index(t.state), sign * (t.value or 0.0)))
+  return sorted(
+    trials,
+    key=lambda t: (_STATES.index(t.state), sign * t.value if t.state == 'done' else 0),
+  )
 
 
 def ended(trials: Sequence[Trial]) -> list[Trial]:
@@ -165,6 +168,9 @@ def write(outcome: Outcome, directory: pathlib.Path) -> None:
 def _write_report(outcome: Outcome, directory: pathlib.Path, title: str) -> None:
   """A page with the curves of the best runs, as far as they were made here."""
   every_flags = [outcome.sweep.run_flags(t.point, directory) for t in outcome.done]
+  # Where the task itself was searched for, those of the best one.
+  task = summaries.task_of(every_flags[0])
+  every_flags = [flags for flags in every_flags if summaries.task_of(flags) == task]
   best = batch.existing(every_flags)[:_MAX_CURVES]
   if best:
     report = reports.make(

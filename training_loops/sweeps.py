@@ -67,13 +67,16 @@ def run(
     UserError: If the sweep, the directory or the data base will not do.
   """
   check(sweep, directory)
+  path = directory.resolve()
+  where = f'{socket.gethostname()}:{path}'
+  shared = None
+  if storage:  # Before anything is written.
+    shared = ledger.Ledger(sweep, storage, where, is_shared=True)
   directory.mkdir(parents=True, exist_ok=True)
   with files.locked(directory):
     _check_directory(sweep, directory)
-    where = f'{socket.gethostname()}:{directory.resolve()}'
-    url = storage or f'sqlite:///{directory.resolve() / "sweep.db"}'
-    book = ledger.Ledger(sweep, url, where, is_shared=storage is not None)
     files.write_json(directory / 'sweep.json', sweep.identity())
+    book = shared or ledger.Ledger(sweep, f'sqlite:///{path / "sweep.db"}', where)
     book.take_up(failed=retry_failed)
     try:
       _make_runs(sweep, directory, book, min(jobs or pool.num_cores(), sweep.trials))

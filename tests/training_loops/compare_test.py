@@ -210,15 +210,6 @@ def _two() -> list[str]:
   return [f'--run={name}: {flags}' for name, flags in _RUNS.items()]
 
 
-@pytest.fixture(scope='module')
-def without_tensorflow(tmp_path_factory):
-  """An environment in which importing TensorFlow, which takes seconds, fails."""
-  path = tmp_path_factory.mktemp('without')
-  for name in ('tensorflow', 'tensorflow_federated'):
-    (path / f'{name}.py').write_text("raise ImportError('It was imported.')")
-  return {**os.environ, 'PYTHONPATH': str(path)}
-
-
 @pytest.mark.parametrize(
   ('flags', 'message'),
   [

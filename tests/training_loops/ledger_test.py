@@ -67,6 +67,17 @@ def test_random_points_are_known_beforehand_and_lie_in_their_ranges(tmp_path):
   assert 4 <= low <= 16
 
 
+def test_large_whole_numbers_are_not_rounded(tmp_path):
+  sweep = Sweep(
+    flags={},
+    search={'vocabulary_size': Range(1_234_567, 1_234_568)},
+    sampler='random',
+    trials=1,
+    goal='maximize',
+  )
+  assert ledger.points(sweep)[0]['vocabulary_size'] in (1_234_567, 1_234_568)
+
+
 def test_more_random_trials_begin_with_the_same_ones():
   more = dataclasses.replace(_RANGES, trials=30)
   assert ledger.points(more)[:20] == ledger.points(_RANGES)
@@ -217,14 +228,18 @@ def test_without_a_pruner_nobody_is_losing(tmp_path):
     book.tell(number, State.COMPLETE, value=value)
 
 
-def test_the_bayesian_search_goes_where_it_was_good(tmp_path):
-  sweep = Sweep(
+def _bayesian(trials: int) -> Sweep:
+  return Sweep(
     flags={},
     search={'client_learning_rate': Range(1e-4, 1.0, log=True)},
     sampler='tpe',
-    trials=40,
+    trials=trials,
     goal='minimize',
   )
+
+
+def test_the_bayesian_search_goes_where_it_was_good(tmp_path):
+  sweep = _bayesian(trials=40)
   assert ledger.points(sweep) == []
   book = _open(tmp_path, sweep)
   distances = []
@@ -238,13 +253,7 @@ def test_the_bayesian_search_goes_where_it_was_good(tmp_path):
 
 
 def test_continued_the_bayesian_search_does_not_draw_the_same_again(tmp_path):
-  sweep = Sweep(
-    flags={},
-    search={'client_learning_rate': Range(1e-4, 1.0, log=True)},
-    sampler='tpe',
-    trials=6,
-    goal='minimize',
-  )
+  sweep = _bayesian(trials=6)
   drawn = []
   for _ in range(3):
     book = _open(tmp_path, sweep)

@@ -16,15 +16,6 @@ _HEADER = (
 )
 
 
-@pytest.fixture(scope='module')
-def without_tensorflow(tmp_path_factory):
-  """An environment in which importing TensorFlow, which takes seconds, fails."""
-  path = tmp_path_factory.mktemp('without')
-  for name in ('tensorflow', 'tensorflow_federated'):
-    (path / f'{name}.py').write_text("raise ImportError('It was imported.')")
-  return {**os.environ, 'PYTHONPATH': str(path)}
-
-
 @pytest.fixture(name='report')
 def report_binary(without_tensorflow):
   def run(*arguments) -> subprocess.CompletedProcess:

@@ -49,7 +49,7 @@ def test_each_row_is_handed_on_and_of_a_continued_run_those_before_too(
     **_NEEDED, clients_per_round=2, rounds=4, rounds_per_eval=2, output_dir=tmp_path
   )
   for rounds, expected in ((4, [2, 4]), (7, [2, 4, 6, 7])):
-    rows: list[dict] = []
+    rows = []
     run.train({**flags, 'rounds': rounds}, runtime=runtime, on_row=rows.append)
     assert [row['round'] for row in rows] == expected
     assert rows == results.load(tmp_path).rows
@@ -68,7 +68,7 @@ def test_a_row_is_handed_on_as_soon_as_it_is_there(tmp_path, runtime):
   with pytest.raises(KeyboardInterrupt):
     run.train(flags, runtime=runtime, on_row=stop)
   assert results.load(tmp_path).rows[-1]['round'] == 4
-  rows: list[dict] = []
+  rows = []
   result = run.train(flags, runtime=runtime, on_row=rows.append)
   assert [row['round'] for row in rows] == [2, 4, 6]
   assert rows == result.rows

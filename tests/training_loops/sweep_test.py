@@ -49,14 +49,6 @@ def _metrics(path: pathlib.Path) -> dict[str, bytes]:
   return {file.parent.name: file.read_bytes() for file in found}
 
 
-@pytest.fixture
-def without_tensorflow(tmp_path_factory):
-  """An environment in which importing TensorFlow, which takes seconds, fails."""
-  path = tmp_path_factory.mktemp('without')
-  (path / 'tensorflow.py').write_text("raise ImportError('It was imported.')")
-  return {**os.environ, 'PYTHONPATH': str(path)}
-
-
 @pytest.fixture(scope='module')
 def reference(tmp_path_factory):
   """A sweep that nothing disturbed, and what it said."""
@@ -321,6 +313,23 @@ def test_a_mistake_is_one_line_and_nothing_is_written(
   assert message in done.stderr
   assert done.stderr.count('\n') == 1
   assert os.listdir(tmp_path) == ['sweep.yaml']
+
+
+def test_a_data_base_that_is_none_is_one_line_and_nothing_is_written(tmp_path):
+  done = _sweep(tmp_path, _FLAGS + _RATES, '--storage=nonsense')
+  assert (done.returncode, done.stdout) == (2, '')
+  assert 'nonsense is no data base that can be used' in done.stderr
+  assert done.stderr.count('\n') == 1
+  assert os.listdir(tmp_path) == ['sweep.yaml']
+
+
+@pytest.mark.slow
+def test_tasks_may_be_searched_for_too(tmp_path):
+  flags = 'flags: {task: digits_logistic, algorithm: fed_avg, rounds: 2}\n'
+  done = _sweep(tmp_path, flags + 'search: {num_clients: [20, 50]}\n')
+  assert (done.returncode, done.stderr) == (0, '')
+  assert [row['state'] for row in _rows(tmp_path / 'out')] == ['done'] * 2
+  assert (tmp_path / 'out' / 'report.html').exists()
 
 
 def test_a_directory_with_other_files_is_left_alone(tmp_path):

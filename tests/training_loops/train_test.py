@@ -36,14 +36,6 @@ def _run(*arguments, environment=None) -> subprocess.CompletedProcess:
   )
 
 
-@pytest.fixture(scope='module')
-def without_tensorflow(tmp_path_factory):
-  """An environment in which importing TensorFlow, which takes seconds, fails."""
-  path = tmp_path_factory.mktemp('without')
-  (path / 'tensorflow.py').write_text("raise ImportError('It was imported.')")
-  return {**os.environ, 'PYTHONPATH': str(path)}
-
-
 @contextlib.contextmanager
 def _running(*arguments):
   """The binary with its output in pipes, killed at the end if need be."""
