@@ -45,7 +45,7 @@ def main(flags: dict[str, Any]) -> None:
   every_flags = compare.configure(_RUNS, _COMMON, 1, _OUTPUT_DIR)
   shutil.rmtree(_OUTPUT_DIR, ignore_errors=True)
   batch.train(every_flags)
-  runs = [results.load(run_flags['output_dir']) for run_flags in every_flags]
+  runs = results.load_all(run_flags['output_dir'] for run_flags in every_flags)
   report.write(runs, _OUTPUT_DIR, title='Handwritten digits, 50 clients', target=0.9)
 
 

@@ -110,15 +110,14 @@ def main(file: str, title: str, text: str, comparisons: Sequence[Comparison]) ->
   def run(flags: dict[str, Any]) -> None:
     progress.show_on_console()
     chosen = [_chosen(comparison, flags) for comparison in comparisons]
-    for comparison in chosen:  # Before anything is trained.
-      train_flags.check_task(
-        train_flags.configure(
-          **comparison.flags, algorithm='server_only', output_dir='x'
-        )
-      )
     output_dir, results_dir = (
       pathlib.Path(flags[directory]) for directory in ('output_dir', 'results_dir')
     )
+    for comparison in chosen:  # Before anything is trained.
+      train_flags.check_task(_task_flags(comparison))
+      reports.check_directory(results_dir / comparison.name)
+      names = list(comparison.entries)
+      published.check_names(_published(comparison), names, comparison.target)
     sections = []
     for comparison in chosen:
       findings, report = _run(comparison, output_dir / comparison.name, flags['jobs'])
@@ -183,7 +182,7 @@ def _run(
     print(f'{comparison.title}: {name}', flush=True)
     findings[name] = _find(comparison, entry, findings, directory, name, jobs)
   arguments = {
-    name: [f'--{n}={v}' for n, v in {**entry.flags, **findings[name].flags}.items()]
+    name: train_flags.as_arguments({**entry.flags, **findings[name].flags})
     for name, entry in comparison.entries.items()
   }
   every_flags = compare.configure(
@@ -191,12 +190,23 @@ def _run(
   )
   print(f'{comparison.title}: {comparison.num_seeds} seeds each', flush=True)
   batch.train(every_flags, jobs)
-  numbers = None
-  if comparison.published:
-    numbers = published.read(_HERE / 'published' / comparison.published)
-  runs = [results.load(flags['output_dir']) for flags in every_flags]
   return findings, reports.make(
-    runs, title=comparison.title, target=comparison.target, numbers=numbers
+    results.load_all(flags['output_dir'] for flags in every_flags),
+    title=comparison.title,
+    target=comparison.target,
+    numbers=_published(comparison),
+  )
+
+
+def _published(comparison: Comparison) -> published.Published:
+  file = comparison.published
+  return published.read(_HERE / 'published' / file) if file else {}
+
+
+def _task_flags(comparison: Comparison) -> dict[str, Any]:
+  """The flags of some run of the task, for what asks about the task alone."""
+  return train_flags.configure(
+    **comparison.flags, algorithm='server_only', output_dir='x'
   )
 
 
@@ -216,12 +226,12 @@ def _find(
   )
   outcome = sweeps.run(sweep, directory / 'tuning' / files.as_name(name), jobs=jobs)
   best = outcome.best
-  tried = [trial.point for trial in outcome.trials]
   at_ends = [
     f'{flag} is the {which} tried'
     for flag, value in best.point.items()
     for which, end in (('highest', max), ('lowest', min))
-    if float(value) == end(float(point[flag]) for point in tried)
+    if isinstance(value, (int, float))
+    and value == end(trial.point[flag] for trial in outcome.trials)
   ]
   return Finding(
     flags={**taken, **best.point},
@@ -249,8 +259,9 @@ def _section(
   seconds = sum(sum(found.seconds) for found in findings.values())
   runs = [run for group in report.groups for run in group.runs]
   num_runs = len(runs) + sum(len(found.seconds) for found in findings.values())
-  minutes = (seconds + sum(run.seconds for run in runs)) / 60
-  time = f'{num_runs} runs, {minutes:.0f} minutes of training in all.'
+  seconds += sum(run.seconds for run in runs)
+  took = f'{seconds / 60:.0f} minutes' if seconds > 120 else f'{seconds:.0f} seconds'
+  time = f'{num_runs} runs, {took} of training in all.'
   return '\n\n'.join(
     [
       f'## {comparison.title}',
@@ -272,10 +283,7 @@ def _data(comparison: Comparison) -> str:
   from training_loops import show_task, training
 
   show_task.execute_nothing()
-  flags = train_flags.configure(
-    **comparison.flags, algorithm='server_only', output_dir='x'
-  )
-  task = training.load_task(flags)
+  task = training.load_task(_task_flags(comparison))
   parts = [f'The data, as task `{task.name}` has them:', show_task.sizes_table(task)]
   wanted, found = comparison.published_clients, len(task.train.client_ids)
   if wanted is not None and found != wanted:

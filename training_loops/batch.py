@@ -1,6 +1,7 @@
 """A list of runs, trained several at a time.
 
     flags = [train_flags.configure(..., label='FedAvg', output_dir='runs/a'), ...]
+    progress.show_on_console()  # A line for each run that is done.
     batch.train(flags)
 
 Importing this module does not import TensorFlow.

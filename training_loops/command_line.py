@@ -87,7 +87,9 @@ def parse(program: Program, arguments: Sequence[str]) -> dict[str, Any]:
   except flags.UnrecognizedFlagError as error:
     near = difflib.get_close_matches(error.flagname, flag_values, n=3)
     hint = (
-      f'did you mean --{options.either(near)}?' if near else '--helpshort shows all.'
+      f'did you mean {options.either([f"--{name}" for name in near])}?'
+      if near
+      else '--helpshort shows all.'
     )
     raise UserError(f'unknown flag --{error.flagname}; {hint}') from None
   except (flags.Error, ValueError) as error:

@@ -51,6 +51,7 @@ PROGRAM = command_line.Program(
     ),
     Section('Report', report.OPTIONS),
   ],
+  lists=train_flags.PROGRAM.lists,
   run_options=train_flags.PROGRAM.options,
 )
 
@@ -101,7 +102,8 @@ def configure(
   """The flags of all runs of a comparison.
 
   Args:
-    runs: The arguments of each algorithm, by its name.
+    runs: The words of each algorithm's command line, by its name; from flags in a
+      dict `train_flags.as_arguments` makes them.
     run_flags: The flags that they have in common.
     num_seeds: How many seeds each is run with.
     output_dir: Where the runs go, each in a directory of its own.
@@ -110,7 +112,9 @@ def configure(
     UserError: If a run would be refused, or they cannot be compared.
   """
   first_seed = run_flags.get('seed', 0)
-  common = [f'--{n}={v}' for n, v in run_flags.items() if n not in _NOT_FOR_ONE]
+  common = train_flags.as_arguments(
+    {n: v for n, v in run_flags.items() if n not in _NOT_FOR_ONE}
+  )
   every_flags: list[dict[str, Any]] = []
   for name, arguments in runs.items():
     for seed in range(first_seed, first_seed + num_seeds):
@@ -152,7 +156,7 @@ def main(flags: dict[str, Any]) -> None:
     batch.train(every_flags, flags['jobs'])
   except batch.RunsFailed as error:
     failure = error
-  done = [results.load(path_of_run) for path_of_run in batch.existing(every_flags)]
+  done = results.load_all(batch.existing(every_flags))
   if any(result.rows for result in done):
     report.write(done, directory, **arguments_of_report)
   if failure:

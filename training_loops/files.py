@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from training_loops.options import UserError
 
-_MAX_NAME_LENGTH = 100
+_MAX_NAME_BYTES = 100
 
 
 @contextlib.contextmanager
@@ -92,10 +92,12 @@ def as_name(text: str) -> str:
   is, or a great length, is made up for by a few digits of its hash.
   """
   name = re.sub(r'[^\w.,=+-]+', '_', text).strip('_.')
-  if len(name) <= _MAX_NAME_LENGTH and name == re.sub(r'\s+', '_', text):
+  size = len(name.encode())
+  if 0 < size <= _MAX_NAME_BYTES and name == re.sub(r'\s+', '_', text):
     return name
   digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-  return f'{name[:_MAX_NAME_LENGTH]}-{digest}'.lstrip('-')
+  begin = name.encode()[:_MAX_NAME_BYTES].decode(errors='ignore')
+  return f'{begin}-{digest}'.lstrip('-')
 
 
 def check_writable(path: pathlib.Path) -> None:

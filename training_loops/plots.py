@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 import io
+import math
 import pathlib
 from typing import Any
 
@@ -99,6 +100,8 @@ def write_sweep(
   trials: Sequence[tuple[Mapping[str, Any], float]],
   metric: str,
   title: str,
+  *,
+  is_lower_better: bool,
 ) -> None:
   """Draws what was reached over each flag that was searched for, the best as a line.
 
@@ -107,23 +110,29 @@ def write_sweep(
     trials: The values of the flags, and what was reached with them.
     metric: What that is.
     title: What stands above.
+    is_lower_better: Whether the best is the lowest.
   """
   names = list(trials[0][0])
   figure = Figure(figsize=(5 * len(names), 4), layout='constrained')
   figure.suptitle(title)
-  choose = min if summaries.is_lower_better(metric) else max
+  choose: Any = min if is_lower_better else max
   reached = [value for _, value in trials]
   for axes, name in zip(
     figure.subplots(1, len(names), squeeze=False)[0], names, strict=True
   ):
     tried, is_log = _scale([point[name] for point, _ in trials])
     axes.plot(tried, reached, 'o', ms=4, alpha=0.5, color='tab:blue')
-    places = sorted(set(tried), key=None if is_log is not None else str)
+    # Names stand in the order of their first appearance.
+    places = list(dict.fromkeys(tried)) if is_log is None else sorted(set(tried))
+    measured = [
+      (x, v) for x, v in zip(tried, reached, strict=True) if not math.isnan(v)
+    ]
     best = [
-      choose(v for x, v in zip(tried, reached, strict=True) if x == place)
+      choose((v for x, v in measured if x == place), default=math.nan)
       for place in places
     ]
-    axes.plot(places, best, color='tab:orange', label='best')
+    axes.plot(places, best, color='tab:orange', label='the best of each')
+    axes.legend()
     if is_log:
       axes.set_xscale('log')
     _prettify(axes, name, metric.replace('/', ' '))

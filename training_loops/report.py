@@ -61,7 +61,7 @@ def main(flags: dict[str, Any]) -> None:
   """Reads the runs and reports on them."""
   if not flags['runs']:
     raise UserError('name the directory of a run at least, as in report runs/a runs/b.')
-  runs = [results.load(found) for found in results.find(flags['runs'])]
+  runs = results.load_all(flags['runs'])
   write(runs, pathlib.Path(flags['output_dir']), **arguments(flags))
 
 

@@ -58,6 +58,15 @@ def find(paths: Iterable[str | os.PathLike]) -> list[pathlib.Path]:
   return list(found.values())
 
 
+def load_all(paths: Iterable[str | os.PathLike]) -> list[Result]:
+  """Reads all runs at or below these paths.
+
+  Raises:
+    UserError: If a path is no run and holds none.
+  """
+  return [load(path) for path in find(paths)]
+
+
 def _is_run(path: pathlib.Path) -> bool:
   try:
     run_directory.RunDirectory(path).flags()

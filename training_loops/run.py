@@ -41,7 +41,10 @@ def train(
   finished = directory.finished_rounds()
   if finished >= flags['rounds']:
     _logger.info('%s is finished: %d rounds are done.', directory.path, finished)
-    return results.load(directory.path)
+    result = results.load(directory.path)
+    for row in result.rows:
+      on_row(row)
+    return result
   train_flags.check_task(flags)
   if runtime:
     return _train(flags, directory, on_row)

@@ -2,8 +2,7 @@
 
 For reports, experiments and notebooks:
 
-    runs = [results.load(path) for path in results.find(['runs/comparison'])]
-    groups = summaries.group(runs)
+    groups = summaries.group(results.load_all(['runs/comparison']))
     groups[0].curve('eval/accuracy').mean
     print(tables.markdown(*summaries.table(summaries.summarize(groups))))
 

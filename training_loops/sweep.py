@@ -47,6 +47,7 @@ PROGRAM = command_line.Program(
       ],
     )
   ],
+  lists=train_flags.PROGRAM.lists,
   run_options=train_flags.PROGRAM.options,
 )
 

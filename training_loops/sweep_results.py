@@ -161,7 +161,13 @@ def write(outcome: Outcome, directory: pathlib.Path) -> None:
   files.write_bytes(directory / BEST_FLAGS, flagfile.encode())
   # What was pruned stands where it was left, which says nothing of where it would be.
   measured = [(trial.point, trial.value) for trial in outcome.done]
-  plots.write_sweep(directory / PICTURE, measured, sweep.metric, title)
+  plots.write_sweep(
+    directory / PICTURE,
+    measured,
+    sweep.metric,
+    title,
+    is_lower_better=sweep.goal == 'minimize',
+  )
   _write_report(outcome, directory, title)
 
 
@@ -174,7 +180,7 @@ def _write_report(outcome: Outcome, directory: pathlib.Path, title: str) -> None
   best = batch.existing(every_flags)[:_MAX_CURVES]
   if best:
     report = reports.make(
-      [results.load(path_of_run) for path_of_run in best],
+      results.load_all(best),
       title=f'{title}: the best {len(best)} of {len(outcome.trials)} runs',
       metric=outcome.sweep.metric,
     )

@@ -179,9 +179,12 @@ def configure(**flags: Any) -> dict[str, Any]:
   Raises:
     UserError: If the command line with these flags would be refused.
   """
-  return from_arguments(
-    [f'--{name}={value}' for name, value in flags.items() if value is not None]
-  )
+  return from_arguments(as_arguments(flags))
+
+
+def as_arguments(flags: Mapping[str, Any]) -> list[str]:
+  """Flags as the words of a command line; None stands for the default."""
+  return [f'--{name}={value}' for name, value in flags.items() if value is not None]
 
 
 def from_arguments(arguments: Sequence[str]) -> dict[str, Any]:

@@ -7,53 +7,55 @@ import sys
 
 import pytest
 
-from experiments import demo
-from training_loops import results
-
 _ROOT = pathlib.Path(__file__).parents[2]
 
 
-def _result(*accuracies: float) -> results.Result:
-  rows = [
-    {
-      'round': 2 * (i + 1),
-      'eval/accuracy': accuracy,
-      'train/bytes_down': 3000,
-      'train/bytes_up': 2000,
-    }
-    for i, accuracy in enumerate(accuracies)
-  ]
-  return results.Result(pathlib.Path('x'), {}, rows, 1.25, True, None)
-
-
-def test_the_table_says_how_good_how_soon_and_at_what_cost():
-  text = demo.table({'A': _result(0.5, 0.95, 0.925), 'B': _result(0.5, 0.85)})
-  rows = [[cell.strip() for cell in line.split('|')] for line in text.splitlines()]
-  assert rows[2][1:-1] == ['A', '92.5%', '95.0%', '4', '3.00', '2.00', '1.2']
-  assert rows[3][1:-1] == ['B', '85.0%', '85.0%', 'never', '3.00', '2.00', '1.2']
-
-
-@pytest.mark.slow
-def test_it_compares_three_algorithms_and_ends_with_the_path_of_a_picture(tmp_path):
-  old = tmp_path / 'runs' / 'demo' / 'fed_avg'  # As left by another version.
-  old.mkdir(parents=True)
-  (old / 'config.json').write_text('{"flags": {"task": "other"}}')
-  done = subprocess.run(
-    [sys.executable, '-m', 'experiments.demo'],
-    cwd=tmp_path,
+def _demo(directory, *flags: str) -> subprocess.CompletedProcess:
+  return subprocess.run(
+    [sys.executable, '-m', 'experiments.demo', *flags],
+    cwd=directory,
     env={**os.environ, 'PYTHONPATH': str(_ROOT)},
     capture_output=True,
     text=True,
     timeout=300,
   )
+
+
+def _write_old_run(directory) -> pathlib.Path:
+  """A run as left by another version, where one of the demonstration's goes."""
+  path = directory / 'runs' / 'demo' / 'FedAvg' / 'seed_0'
+  path.mkdir(parents=True)
+  (path / 'config.json').write_text('{"flags": {"task": "other"}}')
+  return path
+
+
+@pytest.mark.slow
+def test_it_compares_three_algorithms_and_ends_with_the_path_of_a_picture(tmp_path):
+  _write_old_run(tmp_path)
+  (tmp_path / 'runs' / 'mine').touch()
+  done = _demo(tmp_path)
   assert (done.returncode, done.stderr) == (0, '')
-  *_, fed_avg, fed_prox, server_only, empty, picture = done.stdout.splitlines()
+  *_, fed_avg, fed_prox, server_only, empty, page, picture = done.stdout.splitlines()
   for line, name in (
     (fed_avg, 'FedAvg'),
     (fed_prox, 'FedProx'),
     (server_only, 'Server-only'),
   ):
     assert line.startswith(f'| {name} ')
-    assert float(line.split('|')[2].strip(' %')) > 90
+    final, best, rounds = (cell.strip(' %') for cell in line.split('|')[2:5])
+    assert 90 < float(final) <= float(best)
+    assert int(rounds) <= 100
   assert empty == ''
-  assert pathlib.Path(picture).read_bytes().startswith(b'\x89PNG')
+  html = pathlib.Path(page.removeprefix('Page: ')).read_text(encoding='utf-8')
+  assert '<html' in html
+  content = pathlib.Path(picture.removeprefix('Picture: ')).read_bytes()
+  assert content.startswith(b'\x89PNG')
+  assert (tmp_path / 'runs' / 'mine').exists()
+
+
+def test_a_flag_is_refused_and_the_results_of_an_earlier_time_stay(tmp_path):
+  old = _write_old_run(tmp_path)
+  done = _demo(tmp_path, '--rounds=3')
+  assert (done.returncode, done.stdout) == (2, '')
+  assert done.stderr == 'demo: error: unknown flag --rounds; --helpshort shows all.\n'
+  assert os.listdir(old) == ['config.json']

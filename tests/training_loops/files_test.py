@@ -194,10 +194,6 @@ def test_texts_that_differ_in_more_than_kinds_of_gaps_have_different_names(one, 
     assert files.as_name(one) != files.as_name(two)
 
 
-def test_a_space_and_an_underscore_are_different():
-  assert files.as_name('a b') != files.as_name('a_b')
-
-
 @hypothesis.given(_TEXTS)
 @hypothesis.example('')
 @hypothesis.example('..')

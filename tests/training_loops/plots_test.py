@@ -107,7 +107,9 @@ def test_a_comparison_with_values_that_are_not_finite_can_be_drawn(
 
 
 def _sweep(tmp_path, *trials, metric='eval/accuracy'):
-  plots.write_sweep(tmp_path / 'a.png', trials, metric, 'The title')
+  is_loss = metric == 'eval/loss'
+  path = tmp_path / 'a.png'
+  plots.write_sweep(path, trials, metric, 'The title', is_lower_better=is_loss)
   pixels = image.imread(tmp_path / 'a.png')
   assert pixels.shape[1] >= 500 * len(trials[0][0])
   # Dots in blue, half transparent.
@@ -200,8 +202,9 @@ def test_a_sweep_with_values_that_are_not_finite_can_be_drawn(tmp_path, value):
     [({'x': 0.001}, value), ({'x': 1}, value)],
     [({'x': 'a'}, value), ({'x': 'b'}, 0.5)],
   ):
-    plots.write_sweep(tmp_path / 'a.png', trials, 'eval/loss', 'title')
-    assert image.imread(tmp_path / 'a.png').shape[1] >= 500
+    path = tmp_path / 'a.png'
+    plots.write_sweep(path, trials, 'eval/loss', 'title', is_lower_better=True)
+    assert image.imread(path).shape[1] >= 500
 
 
 def test_a_spread_can_be_drawn_of_many_clients_and_of_one(tmp_path):

@@ -1,0 +1,377 @@
+"""Tests of what experiments share, and of the files that come with them."""
+
+import ast
+import csv
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from experiments import experiment, server_optimizers
+from training_loops import published, sweep_files
+
+_ROOT = pathlib.Path(__file__).parents[2]
+_EXPERIMENTS = pathlib.Path(experiment.__file__).parent
+_SWEEPS = _EXPERIMENTS / 'sweeps'
+
+_NUM_CLIENTS, _NUM_SEEDS, _ROUNDS, _TUNING_ROUNDS = 6, 2, 4, 2
+_TINY = f"""
+from experiments import experiment
+from experiments.experiment import Comparison, Entry
+
+_ENTRIES = {{
+  'Plain': Entry({{'algorithm': 'fed_avg'}}, 'mime_light.yaml'),
+  'Adam server': Entry(
+    {{'algorithm': 'fed_avg', 'server_optimizer': 'adam'}},
+    'mime_light_server.yaml',
+    like='Plain',
+  ),
+}}
+_DIGITS = Comparison(
+  name='digits',
+  title='Some digits',
+  flags={{
+    'task': 'digits_logistic',
+    'num_clients': {_NUM_CLIENTS},
+    'clients_per_round': 3,
+    'rounds': 500,
+    'rounds_per_eval': 2,
+  }},
+  entries=_ENTRIES,
+  tuning_rounds={_TUNING_ROUNDS},
+  num_seeds={_NUM_SEEDS},
+  target=0.05,
+  published_clients=3400,
+)
+_EMNIST = Comparison(
+  name='emnist',
+  title='Some handwriting',
+  flags={{'task': 'emnist_logistic', 'rounds': 2}},
+  entries=_ENTRIES,
+  tuning_rounds=1,
+  num_seeds=1,
+)
+if __name__ == '__main__':
+  experiment.main(__file__, 'A title', 'A text.', COMPARISONS)
+"""
+
+
+def _run(directory, comparisons, *flags: str) -> subprocess.CompletedProcess:
+  """Runs an experiment from a file in the directory, and lets it write there."""
+  content = _TINY.replace('COMPARISONS', comparisons)
+  (directory / 'tiny.py').write_text(content)
+  return subprocess.run(
+    [
+      *(sys.executable, '-m', 'tiny'),
+      f'--output_dir={directory / "runs"}',
+      f'--results_dir={directory / "results"}',
+      *flags,
+    ],
+    cwd=directory,
+    env={
+      **os.environ,
+      'PYTHONPATH': os.pathsep.join([str(_ROOT), str(directory)]),
+      # Nobody listens there: there is no network.
+      **dict.fromkeys(('http_proxy', 'https_proxy'), 'http://127.0.0.1:9'),
+      'no_proxy': '',
+    },
+    capture_output=True,
+    text=True,
+    timeout=500,
+  )
+
+
+@pytest.fixture(scope='module', name='tiny')
+def tiny_experiment(tmp_path_factory):
+  """The directory of an experiment that was run."""
+  directory = tmp_path_factory.mktemp('tiny')
+  done = _run(directory, '[_DIGITS]', f'--rounds={_ROUNDS}')
+  assert (done.returncode, done.stderr) == (0, '')
+  assert done.stdout.splitlines()[-1] == str(directory / 'results' / 'README.md')
+  return directory
+
+
+@pytest.fixture(scope='module', name='page')
+def page_of_the_experiment(tiny):
+  return (tiny / 'results' / 'README.md').read_text(encoding='utf-8')
+
+
+def _accuracies(run: pathlib.Path) -> list[float]:
+  with open(run / 'metrics.csv', newline='') as file:
+    return [float(row['eval/accuracy']) for row in csv.DictReader(file)]
+
+
+def _flags(run: pathlib.Path) -> dict:
+  return json.loads((run / 'config.json').read_text())['flags']
+
+
+def _tables(page: str) -> list[list[list[str]]]:
+  """The tables of a Markdown page: their rows, the first of which is the head."""
+  tables = re.findall(r'(?:^\|.*\|\n)+', page, re.MULTILINE)
+  return [
+    [[cell.strip() for cell in line.split('|')[1:-1]] for line in table.splitlines()]
+    for table in tables
+  ]
+
+
+@pytest.mark.slow
+def test_the_page_begins_with_what_it_is_about_and_how_to_make_it(page):
+  assert page.startswith('# A title\n\nA text.\n\n## How\n\n')
+  assert f'\n    make experiment NAME=tiny ARGS="--rounds={_ROUNDS}"\n' in page
+  assert '\n## Some digits\n' in page
+  assert 'Task digits_logistic: 4 rounds of 3 clients, seeds 0, 1.' in page
+
+
+@pytest.mark.slow
+def test_the_table_has_what_the_runs_gave(tiny, page):
+  results, *_ = _tables(page)
+  assert [row[0] for row in results[2:]] == ['Plain', 'Adam server']
+  for row, name in zip(results[2:], ('Plain', 'Adam_server'), strict=True):
+    runs = sorted((tiny / 'runs' / 'digits' / 'runs' / name).iterdir())
+    assert [run.name for run in runs] == ['seed_0', 'seed_1']
+    final = [_accuracies(run)[-1] for run in runs]
+    best = [max(_accuracies(run)) for run in runs]
+    cells = dict(zip(results[0], row, strict=True))
+    assert cells['seeds'] == '2'
+    for head, values in (('final accuracy', final), ('best accuracy', best)):
+      deviation = 100 * np.std(values, ddof=1)
+      assert cells[head] == f'{np.mean(values):.1%} ± {deviation:.1f}'
+    assert 'rounds to 5.0%' in cells
+
+
+@pytest.mark.slow
+def test_every_link_and_picture_of_the_page_leads_somewhere(tiny, page):
+  targets = re.findall(r'\]\(([^)]*)\)', page)
+  # Where results are written if nothing else is said.
+  usual = _ROOT / 'docs' / 'results' / 'tiny'
+  outside = [target for target in targets if target.startswith('../')]
+  for target in outside:
+    file, _, heading = target.partition('#')
+    headings = re.findall('^#+ (.*)', (usual / file).resolve().read_text(), re.M)
+    assert heading in [re.sub(r'\W+', '-', text.lower()) for text in headings]
+  inside = set(targets) - set(outside)
+  assert {f'digits/{name}' for name in ('curves.png', 'report.html')} <= inside
+  for target in inside:
+    assert (tiny / 'results' / target).is_file()
+  assert re.search(r'!\[.+\]\(digits/curves.png\)', page)
+  picture = (tiny / 'results' / 'digits' / 'curves.png').read_bytes()
+  assert picture.startswith(b'\x89PNG')
+
+
+@pytest.mark.slow
+def test_the_page_tells_the_rates_that_were_found_and_the_runs_have_them(tiny, page):
+  found = {row[0]: row[1:] for row in _tables(page)[1][2:]}
+  assert list(found) == ['Plain', 'Adam server']
+  before = {}
+  for name, (flags, value, remark) in found.items():
+    directory = tiny / 'runs' / 'digits' / 'tuning' / name.replace(' ', '_') / 'runs'
+    tried = {run: max(_accuracies(run)) for run in directory.iterdir()}
+    assert len(tried) == 9
+    assert value == f'{max(tried.values()):.1%}'
+    chosen = dict(pair.split('=') for pair in flags.split(', '))
+    (searched,) = chosen.keys() - before.keys()
+    # What the one before found stays, also while the next is searched for.
+    assert before.items() <= chosen.items()
+    rates = {}
+    for run, reached in tried.items():
+      own = _flags(run)
+      assert all(own[flag] == float(taken) for flag, taken in before.items())
+      assert (own['rounds'], own['seed']) == (_TUNING_ROUNDS, 0)
+      rates[own[searched]] = reached
+    rate = float(chosen[searched])
+    assert rates[rate] == max(rates.values())
+    ends = {max(rates): 'highest', min(rates): 'lowest'}
+    assert remark == (f'{searched} is the {ends[rate]} tried' if rate in ends else '')
+    final = tiny / 'runs' / 'digits' / 'runs' / name.replace(' ', '_')
+    for run in final.iterdir():
+      assert all(_flags(run)[flag] == float(v) for flag, v in chosen.items())
+      assert _flags(run)['rounds'] == _ROUNDS
+    before = chosen
+  assert list(before) == ['client_learning_rate', 'server_learning_rate']
+
+
+@pytest.mark.slow
+def test_the_page_tells_which_data_these_are_and_that_they_are_not_the_papers(page):
+  head, _, train, test = _tables(page)[2]
+  assert head[:3] == ['', 'clients', 'examples']
+  assert train[:2] == ['train', str(_NUM_CLIENTS)]
+  assert test[0] == 'test'
+  assert "**These are not the paper's data**, which have 3,400 clients" in page
+
+
+@pytest.mark.slow
+def test_the_page_tells_what_it_was_made_with_and_how_long_it_took(page):
+  assert f'Made with python {sys.version.split()[0]}, ' in page
+  assert 'tensorflow-federated 0.87.0' in page
+  num_runs = 2 * 9 + 2 * _NUM_SEEDS
+  assert re.search(rf'^{num_runs} runs, \d+ minutes of training in all\.$', page, re.M)
+
+
+@pytest.mark.slow
+def test_the_page_names_no_place_on_this_machine(tiny, page):
+  assert str(tiny) not in page
+  assert str(_ROOT) not in page
+
+
+@pytest.mark.slow
+def test_a_second_time_nothing_is_trained_and_the_results_are_the_same(tiny):
+  def content():
+    return {
+      path: path.read_bytes()
+      for part in ('results', 'runs')
+      for path in (tiny / part).rglob('*')
+      # A data base may change in ways that mean nothing.
+      if path.is_file() and path.suffix != '.db'
+    }
+
+  def logs():
+    return {path: path.stat().st_mtime_ns for path in tiny.rglob('train.log')}
+
+  before, before_logs = content(), logs()
+  assert len(before_logs) == 2 * 9 + 2 * _NUM_SEEDS
+  done = _run(tiny, '[_DIGITS]', f'--rounds={_ROUNDS}')
+  assert (done.returncode, done.stderr) == (0, '')
+  changed = {path.name for path, old in content().items() if before.get(path) != old}
+  assert not changed
+  assert logs() == before_logs
+
+
+def _assert_is_refused(done, directory, *parts: str):
+  assert done.returncode == 2, done.stderr
+  assert done.stderr.startswith('tiny: error: ')
+  assert done.stderr.count('\n') == 1
+  for part in parts:
+    assert part in done.stderr
+  assert not (directory / 'runs').exists()
+
+
+def test_data_that_are_not_there_are_told_of_before_anything_is_done(tmp_path):
+  (tmp_path / 'data').mkdir()
+  flag = f'--data_dir={tmp_path / "data"}'
+  done = _run(tmp_path, '[_DIGITS, _EMNIST]', flag)
+  _assert_is_refused(done, tmp_path, 'emnist_all.sqlite', str(tmp_path / 'data'))
+  assert done.stdout == ''
+  assert not (tmp_path / 'results').exists()
+
+
+def test_where_results_cannot_be_written_nothing_is_trained(tmp_path):
+  (tmp_path / 'results').touch()
+  done = _run(tmp_path, '[_DIGITS]', '--rounds=1')
+  _assert_is_refused(done, tmp_path, f'{tmp_path / "results"} is not a directory')
+
+
+def test_a_flag_that_there_is_not_is_refused(tmp_path):
+  done = _run(tmp_path, '[_DIGITS]', '--round=3')
+  _assert_is_refused(done, tmp_path, 'did you mean --rounds?')
+
+
+# The files that come with the experiments.
+
+
+def _half_powers_of_ten(first: float, count: int) -> list[float]:
+  return [first * 10 ** (-k / 2) for k in range(count)]
+
+
+_CLIENT_RATES = _half_powers_of_ten(1, 9)
+_SERVER_RATES = _half_powers_of_ten(10, 9)
+
+
+@pytest.mark.parametrize(
+  ('file', 'algorithm', 'search'),
+  [
+    ('mime_light.yaml', 'fed_avg', {'client_learning_rate': _CLIENT_RATES}),
+    ('mime_light_server.yaml', 'server_only', {'server_learning_rate': _CLIENT_RATES}),
+    (
+      'mime_heavy.yaml',
+      'fed_avg',
+      {'client_learning_rate': _CLIENT_RATES, 'server_learning_rate': _SERVER_RATES},
+    ),
+    (
+      'mime_heavy_adaptive.yaml',
+      'fed_avg',
+      {
+        'client_learning_rate': _CLIENT_RATES,
+        'server_learning_rate': _SERVER_RATES,
+        'server_epsilon': [10**-k for k in range(8)],
+      },
+    ),
+  ],
+)
+def test_a_sweep_file_has_the_values_of_the_mime_paper(file, algorithm, search):
+  flags = {'task': 'digits_logistic', 'algorithm': algorithm}
+  sweep = sweep_files.read(_SWEEPS / file, flags)
+  assert sweep.sampler == 'grid'
+  assert list(sweep.search) == list(search)
+  for name, values in search.items():
+    np.testing.assert_allclose(sweep.search[name], values, rtol=1e-6)
+  expected = {
+    'mime_light.yaml': 9,
+    'mime_light_server.yaml': 9,
+    'mime_heavy.yaml': 81,
+    'mime_heavy_adaptive.yaml': 648,
+  }
+  points = sweep.grid()
+  assert sweep.trials == len(points) == expected[file]
+  # Training takes its flags, at either end.
+  for point in (points[0], points[-1]):
+    taken = sweep.run_flags(point, pathlib.Path('x'))
+    assert {name: taken[name] for name in point} == point
+
+
+def test_every_sweep_file_is_tested():
+  tested = {'mime_light', 'mime_light_server', 'mime_heavy', 'mime_heavy_adaptive'}
+  assert {path.stem for path in _SWEEPS.iterdir()} == tested
+
+
+def test_published_numbers_can_be_read_and_are_of_algorithms_that_are_compared():
+  used = set()
+  for comparison in server_optimizers._COMPARISONS:
+    if comparison.published:
+      numbers = published.read(_EXPERIMENTS / 'published' / comparison.published)
+      assert numbers
+      assert numbers.keys() <= comparison.entries.keys()
+      assert all(0 < v <= 1 for row in numbers.values() for v in row.values())
+      used.add(comparison.published)
+  assert used == {path.name for path in (_EXPERIMENTS / 'published').iterdir()}
+
+
+def _names_of_experiments() -> list[str]:
+  return [
+    path.stem
+    for path in sorted(_EXPERIMENTS.glob('*.py'))
+    if path.stem != 'experiment' and 'experiment.main(' in path.read_text()
+  ]
+
+
+def test_the_experiments_are_found():
+  assert 'server_optimizers' in _names_of_experiments()
+
+
+@pytest.mark.parametrize('name', _names_of_experiments())
+def test_an_experiment_says_what_it_is_and_its_help_fits_a_terminal(name):
+  source = (_EXPERIMENTS / f'{name}.py').read_text()
+  assert ast.get_docstring(ast.parse(source))
+  done = subprocess.run(
+    [sys.executable, '-m', f'experiments.{name}', '--helpshort'],
+    cwd=_ROOT,
+    capture_output=True,
+    text=True,
+    timeout=60,
+  )
+  assert (done.returncode, done.stderr) == (0, '')
+  assert f'docs/results/{name}' in done.stdout
+  assert max(map(len, done.stdout.splitlines())) <= 88
+
+
+@pytest.mark.parametrize('comparison', server_optimizers._COMPARISONS)
+def test_an_entry_starts_only_from_one_before_it_and_its_sweep_is_there(comparison):
+  before = []
+  for name, entry in comparison.entries.items():
+    assert entry.like in (None, *before)
+    assert (_SWEEPS / entry.sweep).is_file()
+    before.append(name)
