@@ -97,6 +97,7 @@ def test_only_flags_that_leave_the_numbers_alone_may_change():
     'output_dir',
     'rounds_per_checkpoint',
     'num_threads',
+    'label',
   }
 
 
