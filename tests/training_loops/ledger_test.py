@@ -137,6 +137,7 @@ def test_killed_again_and_again_every_point_is_still_done_once(tmp_path):
   assert sorted(map(str, done)) == sorted(map(str, _GRID.grid()))
 
 
+@pytest.mark.filterwarnings('ignore:Heartbeat')
 def test_a_trial_created_without_its_point_is_taken_up(tmp_path):
   book = _open(tmp_path)
   book.study.ask()  # Killed at this instant: it has neither a point nor a place.
