@@ -27,6 +27,7 @@ from training_loops import (
   results,
   summaries,
   sweep_files,
+  sweep_results,
   sweeps,
   tables,
   train_flags,
@@ -35,6 +36,7 @@ from training_loops.options import Section, integer, path
 
 _HERE = pathlib.Path(__file__).parent
 _RESULTS = _HERE.parent / 'docs' / 'results'
+_TUNING = 'tuning.csv'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,13 +88,13 @@ class Finding:
   Attributes:
     flags: The flags that were searched for, and those taken over.
     value: What the best run reached, as text.
-    seconds: How long each of its runs took.
+    trials: All runs of the sweep.
     remark: Whether a better value may lie beyond those that were tried.
   """
 
   flags: Mapping[str, Any]
   value: str
-  seconds: Sequence[float]
+  trials: Sequence[sweep_results.Trial]
   remark: str
 
 
@@ -122,6 +124,7 @@ def main(file: str, title: str, text: str, comparisons: Sequence[Comparison]) ->
     for comparison in chosen:
       findings, report = _run(comparison, output_dir / comparison.name, flags['jobs'])
       reports.write_without_text(report, results_dir / comparison.name)
+      _write_tuning(findings, results_dir / comparison.name / _TUNING)
       sections.append(_section(comparison, findings, report))
     content = [f'# {title}', text.strip(), f'## How\n\n{_how(name, flags)}', *sections]
     page = results_dir / 'README.md'
@@ -236,9 +239,20 @@ def _find(
   return Finding(
     flags={**taken, **best.point},
     value=summaries.display(sweep.metric, best.value),
-    seconds=[trial.seconds for trial in outcome.trials],
+    trials=outcome.trials,
     remark='; '.join(at_ends),
   )
+
+
+def _write_tuning(findings: Mapping[str, Finding], file: pathlib.Path) -> None:
+  """Every run of every sweep, as a CSV file."""
+  rows = [
+    [name, sweep_files.point_text(trial.point), trial.state, trial.value, trial.reason]
+    for name, found in findings.items()
+    for trial in found.trials
+  ]
+  header = ['name', 'searched', 'state', 'value', 'reason']
+  files.write_bytes(file, tables.as_csv(header, rows))
 
 
 def _section(
@@ -254,12 +268,13 @@ def _section(
   here = comparison.name
   links = (
     f'[The page with all curves]({here}/{reports.PAGE}), '
-    f'[the numbers]({here}/{reports.NUMBERS}), [the curves]({here}/{reports.CURVES}).'
+    f'[the numbers]({here}/{reports.NUMBERS}), [the curves]({here}/{reports.CURVES}), '
+    f'[all runs of the sweeps]({here}/{_TUNING}).'
   )
-  seconds = sum(sum(found.seconds) for found in findings.values())
+  tuning = [trial for found in findings.values() for trial in found.trials]
   runs = [run for group in report.groups for run in group.runs]
-  num_runs = len(runs) + sum(len(found.seconds) for found in findings.values())
-  seconds += sum(run.seconds for run in runs)
+  num_runs = len(tuning) + len(runs)
+  seconds = sum([*(t.seconds for t in tuning), *(run.seconds for run in runs)])
   took = f'{seconds / 60:.0f} minutes' if seconds > 120 else f'{seconds:.0f} seconds'
   time = f'{num_runs} runs, {took} of training in all.'
   return '\n\n'.join(

@@ -9,9 +9,11 @@ Importing this module does not import TensorFlow.
 
 from collections.abc import Sequence
 import pathlib
+import time
 from typing import Any
 
 from training_loops import (
+  files,
   interrupts,
   pool,
   progress,
@@ -40,14 +42,27 @@ def name_of(flags: dict[str, Any]) -> str:
   return f'{flags["label"] or flags["algorithm"]}, seed {flags["seed"]}'
 
 
-def rounds_done(flags: dict[str, Any]) -> int:
+def rounds_done(flags: dict[str, Any], patience: float = 10.0) -> int:
   """The last evaluated round of a run that may not have begun, or all if finished.
+
+  Args:
+    flags: The run's flags.
+    patience: How many seconds to wait for a process that is in its directory: one that
+      was stopped may be saving its last round.
 
   Raises:
     UserError: If its directory holds another run, or is in use.
   """
   directory = run_directory.RunDirectory(flags['output_dir'])
-  directory.check(flags)
+  deadline = time.monotonic() + patience
+  while True:
+    try:
+      directory.check(flags)
+      break
+    except files.InUse:
+      if time.monotonic() > deadline:
+        raise
+      time.sleep(0.1)
   if directory.finished_rounds() >= flags['rounds']:
     return flags['rounds']
   if not directory.config_file.exists():

@@ -93,7 +93,9 @@ def parse(program: Program, arguments: Sequence[str]) -> dict[str, Any]:
     )
     raise UserError(f'unknown flag --{error.flagname}; {hint}') from None
   except (flags.Error, ValueError) as error:
-    raise UserError(str(error).removeprefix('flag ').rstrip('.') + '.') from None
+    # absl's own words, without what it calls them.
+    words_of_absl = str(error).removeprefix('ERROR:: ').removeprefix('flag ')
+    raise UserError(f'{words_of_absl.rstrip(".")}.') from None
   if words and program.words is None:
     raise UserError(f'unexpected {words[0]!r}: flags are written --name=value.')
 

@@ -117,11 +117,15 @@ def configure(
   )
   every_flags: list[dict[str, Any]] = []
   for name, arguments in runs.items():
+    # What is said on the command line counts more than what a file has, which may be
+    # of another time; what is said of one run more than what is said of all.
+    from_files = [word for word in arguments if word.startswith('--flagfile=')]
+    others = [word for word in arguments if word not in from_files]
     for seed in range(first_seed, first_seed + num_seeds):
       directory = pathlib.Path(output_dir) / files.as_name(name) / f'seed_{seed}'
       own = [f'--label={name}', f'--seed={seed}', f'--output_dir={directory}']
       try:
-        flags = train_flags.from_arguments([*common, *arguments, *own])
+        flags = train_flags.from_arguments([*from_files, *common, *others, *own])
       except UserError as error:
         raise UserError(f'{name}: {error}') from None
       every_flags.append(flags)

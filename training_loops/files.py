@@ -64,19 +64,23 @@ def write_json(path: pathlib.Path, content: Any) -> None:
   write_bytes(path, (json.dumps(content, indent=2) + '\n').encode())
 
 
+class InUse(UserError):
+  """Another process is in a directory."""
+
+
 @contextlib.contextmanager
 def locked(directory: pathlib.Path) -> Iterator[None]:
   """Keeps other processes out of a directory.
 
   Raises:
-    UserError: If one of them is in it.
+    InUse: If one of them is in it.
   """
   with open(lock_file(directory), 'a') as lock:
     try:
       # Released by the kernel whichever way this process ends.
       fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-      raise UserError(f'{directory} is in use by another process.') from None
+      raise InUse(f'{directory} is in use by another process.') from None
     yield
 
 

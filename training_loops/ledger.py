@@ -15,6 +15,8 @@ import datetime
 import hashlib
 import json
 import math
+import pathlib
+import re
 from typing import Any
 import warnings
 import zlib
@@ -34,6 +36,12 @@ HEARTBEAT_SECONDS = 30
 _GRACE_SECONDS = 150
 
 
+def sqlite_url(path: pathlib.Path) -> str:
+  """The URL of a data base that is a file, whatever signs its name has."""
+  url = sqlalchemy.URL.create('sqlite', database=str(path))
+  return url.render_as_string(hide_password=False)
+
+
 def points(sweep: Sweep) -> list[Point]:
   """The points of the search in order, as far as they do not depend on results."""
   if sweep.sampler == 'grid':
@@ -42,7 +50,11 @@ def points(sweep: Sweep) -> list[Point]:
     with _optuna():
       sampler = optuna.samplers.RandomSampler(seed=sweep.seed)
       study = optuna.create_study(sampler=sampler)
-      return [_suggest(study.ask(), sweep) for _ in range(sweep.trials)]
+      drawn: list[Point] = []
+      while len(drawn) < sweep.trials:  # As many as there are at most.
+        point = _suggest(study.ask(), sweep)
+        drawn += [] if point in drawn else [point]
+      return drawn
   return []
 
 
@@ -139,6 +151,10 @@ def _put_up_again(study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
   optuna.storages.RetryHeartbeatStaleTrialCallback()(study, trial)
 
 
+class TakenOver(Exception):
+  """Another machine has taken this one for dead, and its trial is made there."""
+
+
 class Ledger:
   """The trials of one sweep."""
 
@@ -178,7 +194,8 @@ class Ledger:
         )
         self.study.sampler = self._sampler()
     except (runtimes.RuntimeFailure, ImportError, ValueError) as error:
-      raise UserError(f'{url} is no data base that can be used: {error}') from error
+      shown = re.sub(r'(?<=:)[^:@/]*(?=@)', '***', url)  # Not the password.
+      raise UserError(f'{shown} is no data base that can be used: {error}') from error
 
   def _sampler(self) -> optuna.samplers.BaseSampler:
     if self._sweep.sampler != 'tpe':
@@ -210,6 +227,8 @@ class Ledger:
       failed: Whether what failed, on any machine, is put up again too.
     """
     for trial in self.trials():
+      if trial.number in self._running:
+        continue
       if trial.state == State.RUNNING and self._is_ours(trial):
         with _optuna():
           self.study.tell(trial.number, state=State.FAIL)
@@ -217,6 +236,16 @@ class Ledger:
       elif failed and trial.state == State.FAIL:
         with _optuna():
           _put_up_again(self.study, trial)
+
+  def abandon(self) -> None:
+    """Puts up again what is running here: it was stopped."""
+    self._running.clear()
+    self.take_up()
+
+  def num_elsewhere(self) -> int:
+    """How many trials are being made on other machines."""
+    running = [t for t in self.trials() if t.state == State.RUNNING]
+    return sum(trial.number not in self._running for trial in running)
 
   def _is_ours(self, trial: optuna.trial.FrozenTrial) -> bool:
     if 'where' in trial.user_attrs:
@@ -254,13 +283,21 @@ class Ledger:
         self._storage.record_heartbeat(trial._trial_id)
 
   def report(self, number: int, value: float, round_num: int) -> bool:
-    """Notes what a run has reached, and returns whether it is losing."""
+    """Notes what a run has reached, and returns whether it is losing.
+
+    Raises:
+      TakenOver: If it is made elsewhere; nothing more is to be told of it.
+    """
     trial = self._running[number]
     if math.isnan(value):
       return False
-    with _optuna():
-      trial.report(value, round_num)
-      return trial.should_prune()
+    try:
+      with _optuna():
+        trial.report(value, round_num)
+        return trial.should_prune()
+    except optuna.exceptions.UpdateFinishedTrialError:
+      del self._running[number]
+      raise TakenOver from None
 
   def tell(
     self,
@@ -273,7 +310,8 @@ class Ledger:
   ) -> None:
     """Notes how a run ended."""
     trial = self._running.pop(number)
-    with _optuna():
+    taken_over = optuna.exceptions.UpdateFinishedTrialError
+    with _optuna(), contextlib.suppress(taken_over):
       trial.set_user_attr('seconds', round(seconds, 1))
       trial.set_user_attr('reason', reason)
       self.study.tell(trial, value, state)

@@ -8,7 +8,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 import numpy as np
 
 from training_loops import files, summaries
@@ -24,6 +24,8 @@ def _save(figure: Figure, path: pathlib.Path) -> None:
 
 def _prettify(axes: Any, xlabel: str, title: str) -> None:
   axes.set_xlabel(xlabel)
+  if xlabel == 'round':
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
   axes.set_title(title)
   axes.grid(alpha=0.3)
   axes.spines[['top', 'right']].set_visible(False)
@@ -62,6 +64,7 @@ def write_comparison(
   path: pathlib.Path,
   curves: Mapping[str, Mapping[str, summaries.Curve]],
   title: str,
+  targets: Mapping[str, float] | None = None,
 ) -> None:
   """Draws curves over the rounds, with a band from the lowest seed to the highest.
 
@@ -69,6 +72,7 @@ def write_comparison(
     path: The picture.
     curves: For each metric, the curves by name.
     title: What stands above.
+    targets: Values to reach, by metric.
   """
   names = list(dict.fromkeys(name for by_name in curves.values() for name in by_name))
   # Ten colours, and then other lines.
@@ -87,6 +91,8 @@ def write_comparison(
       if (curve.low < curve.high).any():
         colour = style[name]['color']
         axes.fill_between(curve.rounds, curve.low, curve.high, color=colour, alpha=0.15)
+    if targets and column in targets:
+      axes.axhline(targets[column], color='0.4', ls='--', lw=1)
     _prettify(axes, 'round', column.replace('/', ' '))
     if summaries.is_share(column):
       axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
@@ -135,6 +141,8 @@ def write_sweep(
     axes.legend()
     if is_log:
       axes.set_xscale('log')
+    elif all(isinstance(point[name], int) for point, _ in trials):
+      axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _prettify(axes, name, metric.replace('/', ' '))
     if summaries.is_share(metric):
       axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))

@@ -4,7 +4,14 @@ from collections.abc import Sequence
 import pathlib
 from typing import Any
 
-from training_loops import command_line, published, reports, results, tables
+from training_loops import (
+  command_line,
+  published,
+  reports,
+  results,
+  summaries,
+  tables,
+)
 from training_loops.options import REQUIRED, Section, UserError, number, path, text
 
 OPTIONS = (
@@ -33,8 +40,12 @@ def arguments(flags: dict[str, Any]) -> dict[str, Any]:
   """The arguments of `reports.make` from `OPTIONS`.
 
   Raises:
-    UserError: If the file of published numbers cannot be read.
+    UserError: If the file of published numbers cannot be read, or something is wrong
+      whatever the runs are.
   """
+  if flags['metric']:
+    summaries.check_metric_name(flags['metric'])
+  summaries.check_target(flags['target'], flags['metric'])
   numbers = published.read(flags['published']) if flags['published'] else None
   chosen = {name: flags[name] for name in ('title', 'metric', 'target')}
   return {**chosen, 'numbers': numbers}

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from training_loops import summaries
+from training_loops import summaries, tables
 
 _TEMPLATE = pathlib.Path(__file__).with_name('report_page.html')
 _MAX_BYTES = 1_490_000
@@ -108,10 +108,18 @@ def _paragraphs(sentences: Sequence[str]) -> str:
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-  head = ''.join(f'<th scope="col">{html.escape(cell)}</th>' for cell in header)
+  is_number = tables.numeric_columns(header, rows)
+  kinds = ['' if number else ' class="text"' for number in is_number]
+  head = ''.join(
+    f'<th scope="col"{kind}>{html.escape(cell)}</th>'
+    for kind, cell in zip(kinds, header, strict=True)
+  )
   lines = [f'<table>\n<thead><tr>{head}</tr></thead>\n<tbody>']
   for name, *cells in rows:
-    values = ''.join(f'<td>{html.escape(cell)}</td>' for cell in cells)
+    values = ''.join(
+      f'<td{kind}>{html.escape(cell)}</td>'
+      for kind, cell in zip(kinds[1:], cells, strict=True)
+    )
     lines.append(f'<tr><th scope="row">{html.escape(name)}</th>{values}</tr>')
   return '\n'.join([*lines, '</tbody>\n</table>'])
 
@@ -235,7 +243,7 @@ def _spec(styles: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
       },
       {
         # The band of a single point.
-        'transform': [{'filter': 'datum.dot && datum.low !== null'}],
+        'transform': [{'filter': 'datum.alone && datum.low !== null'}],
         'mark': {'type': 'rule', 'opacity': 0.5, 'aria': False},
         'encoding': {**mean, 'y': quantity('low'), **high},
       },

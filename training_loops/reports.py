@@ -12,7 +12,7 @@ import pathlib
 
 import numpy as np
 
-from training_loops import files, published, results, run_directory, summaries, tables
+from training_loops import files, published, results, summaries, tables
 from training_loops.options import UserError
 
 # What `write` writes.
@@ -98,8 +98,22 @@ def make(
     groups=groups,
     summaries=every_summary,
     published=numbers or {},
-    notes=[*_notes(groups, len(runs)), *notes],
+    notes=[*_remarks(every_summary, numbers or {}), *_notes(groups, len(runs)), *notes],
   )
+
+
+def _remarks(
+  every_summary: Sequence[summaries.Summary], numbers: published.Published
+) -> list[str]:
+  """How some of the numbers come about, and which of the published are left out."""
+  remarks = []
+  if every_summary[0].target is not None:
+    remarks.append('Rounds to the target are counted by evaluated rounds.')
+  names = [summary.name for summary in every_summary]
+  others = [name for name in numbers if name not in names]
+  if others:
+    remarks.append(f'Published, but not run here: {", ".join(others)}.')
+  return remarks
 
 
 def _common(groups: Sequence[summaries.Group], name: str) -> str:
@@ -171,8 +185,12 @@ def check_directory(directory: pathlib.Path) -> None:
     UserError: If not.
   """
   files.check_writable(directory)
-  if run_directory.RunDirectory(directory).config_file.exists():
-    raise UserError(f'{directory} is a run: a report goes somewhere else.')
+  for name, what in (('config.json', 'run'), ('sweep.json', 'sweep')):
+    if (directory / name).exists():
+      raise UserError(f'{directory} is a {what}: a report goes somewhere else.')
+  theirs = [n for n in (PICTURE, TABLE, NUMBERS, CURVES) if (directory / n).exists()]
+  if theirs and not (directory / PAGE).exists():
+    raise UserError(f'{directory} holds {theirs[0]}, which is of no report.')
 
 
 def write(report: Report, directory: pathlib.Path) -> None:
@@ -208,7 +226,9 @@ def write_without_text(report: Report, directory: pathlib.Path) -> None:
     PAGE: page(report).encode(),
   }
   directory.mkdir(parents=True, exist_ok=True)
-  plots.write_comparison(directory / PICTURE, shown, report.title)
+  first = report.summaries[0]
+  targets = {} if first.target is None else {first.metric: first.target}
+  plots.write_comparison(directory / PICTURE, shown, report.title, targets)
   for name, content in contents.items():
     files.write_bytes(directory / name, content)
 
@@ -221,10 +241,13 @@ def _numbers(report: Report) -> bytes:
     for run, *measured in zip(
       group.runs, summary.final, summary.best, rounds, strict=True
     ):
-      rows.append([group.name, run.flags['seed'], *measured, run.seconds, run.path])
+      sizes = [summaries.num_bytes(run, way) for way in ('down', 'up')]
+      measured += [run.seconds, *sizes]
+      rows.append([group.name, run.flags['seed'], *measured, run.path])
   metric = report.summaries[0].metric
   measures = [f'final {metric}', f'best {metric}', 'rounds_to_target']
-  return tables.as_csv(['name', 'seed', *measures, 'seconds', 'run'], rows)
+  measures += ['seconds', 'bytes_down', 'bytes_up']
+  return tables.as_csv(['name', 'seed', *measures, 'run'], rows)
 
 
 def _curves(curves: Mapping[str, Mapping[str, summaries.Curve]]) -> bytes:

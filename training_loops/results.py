@@ -47,7 +47,8 @@ def find(paths: Iterable[str | os.PathLike]) -> list[pathlib.Path]:
   found: dict[pathlib.Path, pathlib.Path] = {}
   for path in map(pathlib.Path, paths):
     if not path.is_dir():
-      raise UserError(f'{path} is no run: there is no such directory.')
+      what = 'it is a file' if path.exists() else 'there is no such directory'
+      raise UserError(f'{path} is no run: {what}.')
     # What is named is a run or a mistake; below it there may be other things too.
     is_named = run_directory.RunDirectory(path).config_file.exists()
     below = (file.parent for file in path.rglob('config.json'))

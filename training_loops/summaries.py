@@ -86,6 +86,33 @@ def is_lower_better(column: str) -> bool:
   return any(word in column for word in _LOWER_IS_BETTER)
 
 
+def check_metric_name(column: str) -> None:
+  """Refuses what cannot be a column of metrics.csv, before there is one.
+
+  Raises:
+    UserError: If so.
+  """
+  if not column.startswith(('train/', 'eval/')):
+    raise UserError(f'there is no metric {column}: metrics are called eval/{column}.')
+
+
+def check_target(target: float | None, metric: str | None) -> None:
+  """Refuses a target that the metric cannot reach, as an accuracy of 90.
+
+  Args:
+    target: The target, if there is one.
+    metric: The metric, None where it is the accuracy if there is one.
+
+  Raises:
+    UserError: If so.
+  """
+  if target is not None and target > 1 and is_share(metric or 'accuracy'):
+    advice = '' if metric else ', or name another --metric'
+    raise UserError(
+      f'a target of {target:g} is no share: write {target / 100:g}{advice}.'
+    )
+
+
 def display(column: str, value: float) -> str:
   """A metric's value as text; a dash for what is not a number."""
   if math.isnan(value):
@@ -133,8 +160,8 @@ def check_task(every_flags: Mapping[Any, Mapping[str, Any]]) -> None:
     if tasks[other] != tasks[first]:
       raise UserError(
         'runs of different tasks cannot be compared: '
-        f'{first} is of {_flag_text(tasks[first])}, '
-        f'{other} of {_flag_text(tasks[other])}.'
+        f'{first} is of {" ".join(train_flags.as_arguments(tasks[first]))}, '
+        f'{other} of {" ".join(train_flags.as_arguments(tasks[other]))}.'
       )
 
 
@@ -143,10 +170,6 @@ def task_of(flags: Mapping[str, Any]) -> dict[str, Any]:
   free = train_flags.free_names()
   chosen = {'task': flags['task'], **train_flags.task_options(flags)}
   return {name: value for name, value in chosen.items() if name not in free}
-
-
-def _flag_text(flags: Mapping[str, Any]) -> str:
-  return ' '.join(f'--{name}={value}' for name, value in flags.items())
 
 
 def _identity(flags: Mapping[str, Any]) -> tuple:
@@ -241,8 +264,7 @@ def summarize(
       raise UserError(
         f'{one.name} has no metric {metric}; there are {", ".join(one.columns)}.'
       )
-  if target is not None and is_share(metric) and target > 1:
-    raise UserError(f'a target of {target:g} is no share: write {target / 100:g}.')
+  check_target(target, metric)
   return [_summarize(one, metric, target) for one in groups]
 
 
@@ -266,8 +288,8 @@ def _summarize(one: Group, metric: str, target: float | None) -> Summary:
     best=[best(run) for run in one.runs],
     rounds_to_target=[reached(run) for run in one.runs],
     seconds=_mean([run.seconds for run in one.runs]),
-    bytes_down=_mean([_bytes(run, 'down') for run in one.runs]),
-    bytes_up=_mean([_bytes(run, 'up') for run in one.runs]),
+    bytes_down=_mean([num_bytes(run, 'down') for run in one.runs]),
+    bytes_up=_mean([num_bytes(run, 'up') for run in one.runs]),
     remark='; '.join(dict.fromkeys(filter(None, map(_remark, one.runs)))),
   )
 
@@ -280,7 +302,7 @@ def _mean(values: Sequence[float]) -> float:
   return float(np.mean(values))
 
 
-def _bytes(run: results.Result, way: str) -> float:
+def num_bytes(run: results.Result, way: str) -> float:
   """What all clients of all rounds received or sent; evaluated rounds stand for all."""
 
   def in_round(row):
@@ -331,9 +353,15 @@ def table(summaries: Sequence[Summary]) -> tuple[list[str], list[list[str]]]:
     if target is not None:
       row.append(_rounds(summary.rounds_to_target))
     row.append(f'{summary.seconds:.1f}')
-    row += [display('', size / 1e6) for size in (summary.bytes_down, summary.bytes_up)]
+    row += [_megabytes(size) for size in (summary.bytes_down, summary.bytes_up)]
     rows.append(row + ([summary.remark] if has_remarks else []))
   return header, rows
+
+
+def _megabytes(size: float) -> str:
+  if math.isnan(size):
+    return '–'
+  return f'{size / 1e6:,.0f}' if size >= 1e8 else f'{size / 1e6:.3g}'
 
 
 def _rounds(of_seeds: Sequence[int | None]) -> str:

@@ -68,14 +68,14 @@ def main(flags: dict[str, Any]) -> None:
     retry_failed=flags['retry_failed'],
   )
   print(f'\n{tables.markdown(*sweep_results.table(outcome))}\n')
-  best = ' '.join(f'--{name}={value}' for name, value in outcome.best_flags.items())
-  print(f'Best: {best}')
+  print(f'Best: {" ".join(train_flags.as_arguments(outcome.best_flags))}')
   print(f'The same for --flagfile: {directory / sweep_results.BEST_FLAGS}')
-  print(f'Pictures: {directory / sweep_results.PICTURE}, {directory / reports.PAGE}')
+  print(f'Picture: {directory / sweep_results.PICTURE}')
+  print(f'The best curves: {directory / sweep_results.BEST_REPORT / reports.PAGE}')
 
 
 def _listed(sweep: Sweep, points: Sequence[Point]) -> str:
-  common = ' '.join(f'--{name}={value}' for name, value in sweep.flags.items())
+  common = ' '.join(train_flags.as_arguments(sweep.flags))
   head = f'{sweep.trials} runs ({sweep.sampler}), each with {common}'
   if not points:
     spaces = ', '.join(f'{name} of {space}' for name, space in sweep.search.items())

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 import dataclasses
 import difflib
 import itertools
+import math
 import pathlib
 from typing import Any
 
@@ -45,6 +46,9 @@ class Range:
   low: float
   high: float
   log: bool = False
+
+  def __str__(self) -> str:
+    return f'{self.low} to {self.high}{" (log)" if self.log else ""}'
 
   @property
   def is_integer(self) -> bool:
@@ -103,16 +107,33 @@ class Sweep:
     values = [space for space in self.search.values() if isinstance(space, tuple)]
     return [dict(zip(self.search, p, strict=True)) for p in itertools.product(*values)]
 
+  def num_points(self) -> float:
+    """How many points there are to try, infinity for a range of numbers."""
+    sizes = [
+      len(space)
+      if isinstance(space, tuple)
+      else (space.high - space.low + 1 if space.is_integer else math.inf)
+      for space in self.search.values()
+    ]
+    return math.prod(sizes)
+
   def identity(self) -> dict[str, Any]:
     """What makes it this sweep, as JSON-like data."""
-    free = train_flags.free_names() - {'rounds'}
     search = {
       name: list(space) if isinstance(space, tuple) else dataclasses.asdict(space)
       for name, space in self.search.items()
     }
-    flags = {n: str(v) for n, v in sorted(self.flags.items()) if n not in free}
-    judged = {n: getattr(self, n) for n in ('sampler', 'metric', 'goal', 'value')}
-    return {'flags': flags, 'search': search, **judged, 'seed': self.seed}
+    names = ('sampler', 'metric', 'goal', 'value', 'seed')
+    return {
+      'flags': self.common_flags(),
+      'search': search,
+      **{name: getattr(self, name) for name in names},
+    }
+
+  def common_flags(self) -> dict[str, str]:
+    """The flags of every run that change its numbers."""
+    free = train_flags.free_names() - {'rounds'}
+    return {n: str(v) for n, v in sorted(self.flags.items()) if n not in free}
 
 
 def point_text(point: Mapping[str, Any]) -> str:
@@ -163,12 +184,16 @@ def _parse(content: dict[str, Any], more_flags: Mapping[str, Any]) -> Sweep:
   }
   if not search:
     raise UserError('the search is empty: it needs a flag with values to try.')
+  for name, value in flags.items():
+    if value is None:
+      raise UserError(f'{name} has no value.')
   for name in (*flags, *search):
     if name in _NOT_FOR_RUNS:
       raise UserError(f'--{name} is for the sweep as a whole.')
     if name in flags and name in search:
       raise UserError(f'--{name} is both given and searched for.')
   metric = str(content.get('metric', Sweep.metric))
+  summaries.check_metric_name(metric)
   default_goal = GOALS[summaries.is_lower_better(metric)]
   sweep = Sweep(
     flags=flags,
@@ -189,6 +214,8 @@ def _with_trials(sweep: Sweep, is_given: bool) -> Sweep:
   if sweep.sampler != 'grid':
     if not sweep.trials:
       raise UserError(f'sampler {sweep.sampler} needs trials: how many runs to make.')
+    if sweep.trials > sweep.num_points():
+      raise UserError(f'there are only {sweep.num_points()} points: make trials fewer.')
     return sweep
   for name, space in sweep.search.items():
     if isinstance(space, Range):
@@ -204,7 +231,7 @@ def _mapping(content: dict[str, Any], name: str) -> dict[str, Any]:
   entries = content.get(name) or {}
   if not isinstance(entries, dict):
     raise UserError(f'{name} must be lines of the form `flag: ...`.')
-  return {str(flag): value for flag, value in entries.items()}
+  return {str(flag).lstrip('-'): value for flag, value in entries.items()}
 
 
 def _space(name: str, space: Any) -> tuple | Range:

@@ -18,11 +18,12 @@ from training_loops import (
   runtimes,
   summaries,
   tables,
+  train_flags,
 )
 from training_loops.sweep_files import Point, Sweep
 
-# What `write` writes, beside the report on the best runs.
-BEST_FLAGS, PICTURE = 'best.flags', 'sweep.png'
+# What `write` writes; the report on the best runs is a directory.
+BEST_FLAGS, BEST_REPORT, PICTURE = 'best.flags', 'best', 'sweep.png'
 _TABLE, _NUMBERS = 'sweep.md', 'sweep.csv'
 
 _MAX_CURVES = 10
@@ -157,7 +158,8 @@ def write(outcome: Outcome, directory: pathlib.Path) -> None:
   files.write_bytes(directory / _NUMBERS, tables.as_csv(header, rows))
   if not outcome.done:
     return
-  flagfile = ''.join(f'--{n}={v}\n' for n, v in outcome.best_flags.items())
+  lines = train_flags.as_arguments(outcome.best_flags)
+  flagfile = ''.join(f'{line}\n' for line in lines)
   files.write_bytes(directory / BEST_FLAGS, flagfile.encode())
   # What was pruned stands where it was left, which says nothing of where it would be.
   measured = [(trial.point, trial.value) for trial in outcome.done]
@@ -184,4 +186,4 @@ def _write_report(outcome: Outcome, directory: pathlib.Path, title: str) -> None
       title=f'{title}: the best {len(best)} of {len(outcome.trials)} runs',
       metric=outcome.sweep.metric,
     )
-    reports.write(report, directory)
+    reports.write(report, directory / BEST_REPORT)

@@ -8,9 +8,12 @@ Importing this module does not import TensorFlow.
 """
 
 from collections.abc import Sequence
+import dataclasses
 import json
+import math
 import pathlib
 import socket
+import time
 from typing import Any
 
 from training_loops import (
@@ -29,6 +32,11 @@ from training_loops import (
 from training_loops.options import UserError
 from training_loops.sweep_files import Point, Sweep
 from training_loops.sweep_results import Outcome
+
+# How often to look whether a run on another machine is done, or its machine dead.
+_POLL_SECONDS = 5.0
+# A run that was stopped may be saving its last round, which may have to end first.
+_PATIENCE_SECONDS = 60.0
 
 
 def check(sweep: Sweep, directory: pathlib.Path) -> list[Point]:
@@ -75,35 +83,42 @@ def run(
   directory.mkdir(parents=True, exist_ok=True)
   with files.locked(directory):
     _check_directory(sweep, directory)
-    files.write_json(directory / 'sweep.json', sweep.identity())
-    book = shared or ledger.Ledger(sweep, f'sqlite:///{path / "sweep.db"}', where)
+    files.write_json(directory / 'sweep.json', {'flags': sweep.common_flags()})
+    book = shared or ledger.Ledger(sweep, ledger.sqlite_url(path / 'sweep.db'), where)
     book.take_up(failed=retry_failed)
     try:
       _make_runs(sweep, directory, book, min(jobs or pool.num_cores(), sweep.trials))
-    except BaseException:
-      book.take_up()
+    except BaseException as error:
+      book.abandon()
+      if isinstance(error, KeyboardInterrupt):  # What there is can be looked at.
+        sweep_results.write(_outcome(sweep, book), directory)
       raise
-    outcome = Outcome(sweep, sweep_results.trials(sweep, book))
+    outcome = _outcome(sweep, book)
     sweep_results.write(outcome, directory)
     return outcome
 
 
+def _outcome(sweep: Sweep, book: ledger.Ledger) -> Outcome:
+  return Outcome(sweep, sweep_results.trials(sweep, book))
+
+
 def _check_directory(sweep: Sweep, directory: pathlib.Path) -> None:
+  """Refuses a directory of something else, or of runs with other common flags."""
   file = directory / 'sweep.json'
   if not file.exists():
     if directory.is_dir() and any(p.name[0] != '.' for p in directory.iterdir()):
       raise UserError(f'{directory} holds other files, and no sweep.')
     return
-  old, new = json.loads(file.read_text()), sweep.identity()
+  old, new = json.loads(file.read_text())['flags'], sweep.common_flags()
   differences = [
-    f'{name} (there {old.get(name)}, here {new.get(name)})'
+    f'--{name} (there {old.get(name, "unset")}, here {new.get(name, "unset")})'
     for name in dict.fromkeys([*old, *new])
     if old.get(name) != new.get(name)
   ]
   if differences:
     raise UserError(
-      f'{directory} holds another sweep: {"; ".join(differences)}. Give that, or '
-      'another --output_dir.'
+      f'{directory} holds a sweep with other flags: {", ".join(differences)}. Give '
+      'those, or another --output_dir.'
     )
 
 
@@ -119,14 +134,42 @@ def _make_runs(
     for i, _ in enumerate(sweep_results.ended(sweep_results.trials(sweep, book))):
       shown.reached(f'of an earlier time {i}', rounds, is_new=False)
     search = _Search(sweep, directory, book, runs, shown)
+    is_told = False
     with interrupts.raised():
-      while search.start_runs() or runs.running:
+      while True:
+        search.start_runs()
+        if not runs.running:
+          num_elsewhere = book.num_elsewhere()
+          if not num_elsewhere:
+            return
+          if not is_told:
+            shown.say(f'Waiting for {num_elsewhere} runs on other machines.')
+            is_told = True
+          time.sleep(_POLL_SECONDS)
+          book.take_up()
         for number, event in runs.wait(ledger.HEARTBEAT_SECONDS):
           if isinstance(event, pool.Outcome):
             search.handle_end(number, event)
           else:
             search.handle_row(number, event)
         book.beat()
+
+
+@dataclasses.dataclass
+class _Run:
+  """A run that is being made.
+
+  Attributes:
+    point: The values of the flags that are searched for.
+    flags: All flags.
+    rows: Its rows so far.
+    twins: Further trials at the same point, drawn while it was being made.
+  """
+
+  point: Point
+  flags: dict[str, Any]
+  rows: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+  twins: list[int] = dataclasses.field(default_factory=list)
 
 
 class _Search:
@@ -138,47 +181,56 @@ class _Search:
     self._book = book
     self._runs = runs
     self._shown = shown
-    self._points: dict[Any, Point] = {}
-    self._flags: dict[Any, dict[str, Any]] = {}
-    self._rows: dict[Any, list[dict[str, Any]]] = {}
+    self._made: dict[Any, _Run] = {}
 
-  def start_runs(self) -> bool:
-    """Starts as many runs as there is room for; returns whether there are more."""
+  def start_runs(self) -> None:
+    """Starts as many runs as there are and as there is room for."""
     while self._runs.has_room:
       asked = self._book.ask()
       if asked is None:
-        return False
+        return
       self._start(*asked)
-    return True
 
   def _start(self, number: int, point: Point) -> None:
     flags = self._sweep.run_flags(point, self._directory)
-    self._points[number] = point
-    self._flags[number], self._rows[number] = flags, []
+    for other in self._made.values():
+      if other.flags['output_dir'] == flags['output_dir']:
+        other.twins.append(number)
+        return
+    run = self._made[number] = _Run(point, flags)
     try:
-      is_done = batch.rounds_done(flags) == flags['rounds']
+      is_done = batch.rounds_done(flags, _PATIENCE_SECONDS) == flags['rounds']
     except UserError as error:
       self._end(number, ledger.State.FAIL, str(error))
       return
     if is_done:
-      self._rows[number] = results.load(flags['output_dir']).rows
+      for row in results.load(flags['output_dir']).rows:
+        self._note(run, row)
       self._end(number, ledger.State.COMPLETE)
     else:
       self._runs.start(number, flags)
 
+  def _note(self, run: _Run, row: dict[str, Any]) -> None:
+    if self._sweep.metric not in row:
+      evals = ', '.join(name for name in row if name.startswith('eval/'))
+      raise UserError(f'there is no metric {self._sweep.metric}, but {evals}.')
+    run.rows.append(row)
+
   def handle_row(self, number: Any, row: dict[str, Any]) -> None:
     """Notes what a run has reached; ends one that has lost."""
-    metric = self._sweep.metric
-    if metric not in row:
-      evals = ', '.join(name for name in row if name.startswith('eval/'))
-      raise UserError(f'there is no metric {metric}, but {evals}.')
-    self._rows[number].append(row)
+    self._note(self._made[number], row)
     self._shown.reached(number, row['round'])
     reason = None
-    if summaries.diverged_round([row]):
-      reason = f'{sweep_results.DIVERGED} by round {row["round"]}'
-    elif self._book.report(number, row[metric], row['round']):
-      reason = f'losing at round {row["round"]}'
+    try:
+      if summaries.diverged_round([row]):
+        reason = f'{sweep_results.DIVERGED} by round {row["round"]}'
+      elif self._book.report(number, row[self._sweep.metric], row['round']):
+        reason = f'losing at round {row["round"]}'
+    except ledger.TakenOver:
+      self._runs.stop(number)
+      run = self._made.pop(number)
+      self._say(run.point, 'another machine makes it, this one was silent for long')
+      return
     if reason:
       self._runs.stop(number)
       self._end(number, ledger.State.PRUNED, reason)
@@ -188,32 +240,37 @@ class _Search:
     if outcome.state == 'done':
       self._end(number, ledger.State.COMPLETE)
     else:
-      batch.write_failure(self._flags[number], outcome)
+      batch.write_failure(self._made[number].flags, outcome)
       self._end(number, ledger.State.FAIL, outcome.reason)
 
   def _end(self, number: Any, state: ledger.State, reason: str = '') -> None:
-    flags, rows = self._flags.pop(number), self._rows.pop(number)
+    run = self._made.pop(number)
     value = None
     if state == ledger.State.COMPLETE:
-      value = self._value([row[self._sweep.metric] for row in rows])
-    seconds = results.load(flags['output_dir']).seconds if rows else 0.0
-    self._book.tell(number, state, value=value, reason=reason, seconds=seconds)
-    self._shown.reached(number, flags['rounds'], is_new=False)
-    self._say(sweep_files.point_text(self._points.pop(number)), value, reason)
+      value = self._value(run.rows)
+      if value is None:
+        state, reason = ledger.State.FAIL, f'{self._sweep.metric} is not a number'
+    seconds = results.load(run.flags['output_dir']).seconds if run.rows else 0.0
+    for trial in (number, *run.twins):
+      self._book.tell(trial, state, value=value, reason=reason, seconds=seconds)
+      self._shown.reached(trial, run.flags['rounds'], is_new=False)
+    said = reason or summaries.display(self._sweep.metric, value or 0.0)
+    self._say(run.point, said)
 
-  def _value(self, values: Sequence[float]) -> float:
+  def _value(self, rows: Sequence[dict[str, Any]]) -> float | None:
+    """What a run has reached, None if that is not a number."""
     if self._sweep.value == 'final':
-      return values[-1]
-    return max(values) if self._sweep.goal == 'maximize' else min(values)
+      rows = rows[-1:]
+    values = [row[self._sweep.metric] for row in rows]
+    choose: Any = max if self._sweep.goal == 'maximize' else min
+    return choose((v for v in values if not math.isnan(v)), default=None)
 
-  def _say(self, name: str, value: float | None, reason: str) -> None:
-    trials = sweep_results.trials(self._sweep, self._book)
-    status = 'none yet'
-    for best in Outcome(self._sweep, trials).done[:1]:
-      status = summaries.display(self._sweep.metric, best.value)
-      status += f' ({sweep_files.point_text(best.point)})'
-    said = reason
-    if value is not None:
-      said = summaries.display(self._sweep.metric, value)
-    counted = f'{len(sweep_results.ended(trials))}/{self._sweep.trials}'
-    self._shown.say(f'{counted} {name}: {said}', f'best {status}')
+  def _say(self, point: Point, said: str) -> None:
+    outcome = _outcome(self._sweep, self._book)
+    best = 'none yet'
+    for trial in outcome.done[:1]:
+      best = summaries.display(self._sweep.metric, trial.value)
+      best += f' ({sweep_files.point_text(trial.point)})'
+    counted = f'{len(sweep_results.ended(outcome.trials))}/{self._sweep.trials}'
+    text = f'{counted} {sweep_files.point_text(point)}: {said}'
+    self._shown.say(text, f'best {best}')

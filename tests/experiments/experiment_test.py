@@ -209,7 +209,9 @@ def test_the_page_tells_what_it_was_made_with_and_how_long_it_took(page):
   assert f'Made with python {sys.version.split()[0]}, ' in page
   assert 'tensorflow-federated 0.87.0' in page
   num_runs = 2 * 9 + 2 * _NUM_SEEDS
-  assert re.search(rf'^{num_runs} runs, \d+ (minutes|seconds) of training in all\.$', page, re.M)
+  assert re.search(
+    rf'^{num_runs} runs, \d+ (minutes|seconds) of training in all\.$', page, re.M
+  )
 
 
 @pytest.mark.slow

@@ -230,14 +230,16 @@ def _two() -> list[str]:
     ([*_two(), 'runs/a'], "unexpected 'runs/a'"),
     ([*_two(), '--output_dir=/proc/version/x'], '/proc/version is not a directory'),
     ([*_two(), '--published=/no/such/file'], '/no/such/file cannot be read'),
-    ([*_two(), '--published={numbers}'], 'published numbers of C'),
+    ([*_two(), '--published={numbers}'], 'none of the published'),
+    ([*_two(), '--target=90'], 'a target of 90 is no share: write 0.9'),
+    ([*_two(), '--metric=accuracy'], 'metrics are called eval/accuracy'),
   ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2_at_once_and_nothing_is_written(
   tmp_path, without_tensorflow, flags, message
 ):
   numbers = tmp_path / 'numbers.csv'
-  numbers.write_text('name,best\nA,0.5\nC,0.5\n')
+  numbers.write_text('name,best\nC,0.5\n')
   flags = [flag.replace('{numbers}', str(numbers)) for flag in flags]
   done = _compare(tmp_path / 'x', *flags, environment=without_tensorflow)
   assert (done.returncode, done.stdout) == (2, ''), done.stderr
@@ -245,6 +247,15 @@ def test_a_mistake_is_one_line_and_exit_code_2_at_once_and_nothing_is_written(
   assert message in done.stderr
   assert done.stderr.count('\n') == 1
   assert os.listdir(tmp_path) == ['numbers.csv']
+
+
+def test_what_is_said_of_a_run_counts_most_and_a_flagfile_least(tmp_path):
+  flagfile = tmp_path / 'best.flags'
+  flagfile.write_text('--rounds=1\n--batch_size=1\n--client_epochs=1\n')
+  arguments = ['--algorithm=fed_avg', f'--flagfile={flagfile}', '--batch_size=3']
+  common = {**_TASK, 'rounds': 2, 'batch_size': 2}
+  (flags,) = compare.configure({'A': arguments}, common, 1, tmp_path)
+  assert (flags['rounds'], flags['batch_size'], flags['client_epochs']) == (2, 3, 1)
 
 
 def test_a_directory_of_another_run_is_refused_and_left_alone(

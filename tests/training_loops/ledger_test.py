@@ -78,6 +78,12 @@ def test_large_whole_numbers_are_not_rounded(tmp_path):
   assert ledger.points(sweep)[0]['vocabulary_size'] in (1_234_567, 1_234_568)
 
 
+def test_random_points_differ_as_long_as_there_are_others():
+  sweep = dataclasses.replace(_GRID, sampler='random')
+  points = ledger.points(sweep)
+  assert sorted(map(str, points)) == sorted(map(str, _GRID.grid()))
+
+
 def test_more_random_trials_begin_with_the_same_ones():
   more = dataclasses.replace(_RANGES, trials=30)
   assert ledger.points(more)[:20] == ledger.points(_RANGES)
@@ -185,6 +191,31 @@ def test_if_two_ask_for_the_last_one_at_once_one_gets_nothing(tmp_path):
   assert len(_open(tmp_path).trials()) == 6
 
 
+def test_what_another_machine_has_taken_over_is_nothing_to_report_on(tmp_path):
+  away = _open(tmp_path, where='away', is_shared=True)
+  first, second = away.ask()[0], away.ask()[0]
+  with sqlite3.connect(tmp_path / 'sweep.db') as connection:
+    connection.execute(
+      "UPDATE trial_heartbeats SET heartbeat = datetime(heartbeat, '-1 day')"
+    )
+  other = _open(tmp_path, where='other', is_shared=True)
+  assert other.num_elsewhere() == 2
+  assert len(_ask_all(other)) == 6
+  assert other.num_elsewhere() == 0
+  with pytest.raises(ledger.TakenOver):
+    away.report(first, 0.5, 10)
+  away.tell(second, State.COMPLETE, value=0.5)  # The other's word counts.
+  assert set(_states(other)) == {'RUNNING'}
+
+
+def test_a_file_of_any_name_can_be_the_data_base(tmp_path):
+  path = tmp_path / 'a b?x=1 %41{q}#' / 'sweep.db'
+  path.parent.mkdir()
+  book = ledger.Ledger(_GRID, ledger.sqlite_url(path), 'here')
+  assert book.ask() is not None
+  assert path.exists()
+
+
 def test_failed_trials_are_tried_again_only_if_asked_to(tmp_path):
   book = _open(tmp_path)
   for number, _ in _ask_all(book):
@@ -263,6 +294,13 @@ def test_continued_the_bayesian_search_does_not_draw_the_same_again(tmp_path):
       book.tell(number, State.COMPLETE, value=1.0)
       drawn.append(point['client_learning_rate'])
   assert len(set(drawn)) == 6
+
+
+def test_the_password_of_a_data_base_is_not_shown():
+  with pytest.raises(UserError) as caught:
+    ledger.Ledger(_GRID, 'oracle9://me:secret@host/x', 'here')
+  assert 'me:***@host' in str(caught.value)
+  assert 'secret' not in str(caught.value)
 
 
 @pytest.mark.parametrize(

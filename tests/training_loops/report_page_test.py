@@ -350,6 +350,26 @@ def test_on_a_phone_the_page_is_as_wide_as_the_screen(browser, tmp_path):
   assert _js(browser, 'return document.documentElement.scrollWidth <= innerWidth')
 
 
+def test_on_a_desk_the_whole_table_is_seen(browser, tmp_path):
+  header = [
+    '',
+    'seeds',
+    'final accuracy',
+    'best accuracy',
+    'rounds to 50.0%',
+    'seconds',
+  ]
+  header += ['MB down', 'MB up', 'published final', 'ours minus it']
+  row = ['FedAvg, AdaGrad server at rate 1', '3', '54.8% ± 0.4', '55.1% ± 0.2', '103']
+  row += ['87.4', '3,894', '3,894', '66.8%', '-12.0']
+  path = tmp_path / 'page.html'
+  charts = [Chart('a', {row[0]: _curve(30)})]
+  path.write_text(report_page.render('a', [], charts, header, [row]))
+  _open(browser, path, width=1200)
+  table = 'document.querySelector(".table")'
+  assert _js(browser, f'return {table}.scrollWidth <= {table}.clientWidth')
+
+
 def _luminance(color: str) -> float:
   channels = [int(c) / 255 for c in re.findall(r'\d+', color)[:3]]
   linear = [

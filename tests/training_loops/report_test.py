@@ -128,7 +128,7 @@ def good_and_bad_runs(tmp_path):
     (['no_run'], [], 'no_run is no run and holds none'),
     (['a', 'no_run'], [], 'no_run is no run and holds none'),
     (['a', 'absent'], [], 'absent is no run: there is no such directory'),
-    (['a/config.json'], [], 'no such directory'),
+    (['a/config.json'], [], 'is no run: it is a file'),
     (['a', 'mlp'], [], '--task=digits_mlp'),
     (['a', 'fewer'], [], '--num_clients=20'),
     (['no_rows'], [], 'no run has evaluated a round yet'),

@@ -82,6 +82,12 @@ def test_runs_that_are_not_shown_are_counted():
   assert note.startswith('2 of 4 runs are not shown')
 
 
+def test_published_numbers_of_what_was_not_run_are_told_of_in_a_note():
+  numbers = {'a': {'best': 0.5}, 'z': {'best': 0.75}}
+  (note,) = reports.make([_run()], numbers=numbers).notes
+  assert note == 'Published, but not run here: z.'
+
+
 def test_notes_end_with_the_versions_and_those_of_the_caller():
   runs = [_run(versions={'python': '3.11.7', 'numpy': '1.25.2'})]
   notes = reports.make(runs, notes=['And this.']).notes
@@ -130,7 +136,7 @@ def test_published_numbers_are_further_columns_of_the_table():
     ([_run(values=())], {}, 'nothing to show'),
     ([_run(), _run('b', task='digits_mlp')], {}, 'different tasks'),
     ([_run()], {'metric': 'eval/acuracy'}, 'no metric eval/acuracy'),
-    ([_run()], {'numbers': {'b': {'best': 0.5}}}, 'no such run'),
+    ([_run()], {'numbers': {'b': {'best': 0.5}}}, 'none of the published'),
     ([_run()], {'numbers': {'a': {'best': 50.0}}}, '50%'),
     ([_run()], {'numbers': {'a': {'rounds': 5.0}}}, '--target'),
   ],

@@ -75,7 +75,7 @@ def test_a_path_that_is_a_run_stands_for_itself_whatever_lies_in_it(tmp_path):
   ('name', 'reason'),
   [
     ('absent', 'is no run: there is no such directory.'),
-    ('file', 'is no run: there is no such directory.'),
+    ('file', 'is no run: it is a file.'),
     ('empty', 'is no run and holds none: there is no config.json.'),
   ],
 )

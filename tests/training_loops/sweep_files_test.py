@@ -52,6 +52,10 @@ def test_a_grid_has_every_combination_once_the_last_flag_changing_fastest(tmp_pa
   assert sweep.trials == 6
 
 
+def test_flags_may_be_written_as_on_a_command_line(tmp_path):
+  assert _read(tmp_path, 'search: {--batch_size: [5]}').search == {'batch_size': (5,)}
+
+
 def test_a_single_value_is_a_list_of_one(tmp_path):
   assert _read(tmp_path, 'search: {batch_size: 5}').search == {'batch_size': (5,)}
 
@@ -103,6 +107,9 @@ def test_the_goal_follows_from_the_metric(tmp_path, metric, goal):
     (_RATES + 'seed: x', 'seed must be a whole number'),
     (_RATES + 'trials: 5', 'a grid has as many trials as it has points'),
     (_RATES + 'sampler: random', 'sampler random needs trials'),
+    (_RATES + 'sampler: random\ntrials: 3', 'there are only 2 points'),
+    (_RATES + 'metric: accuracy', 'metrics are called eval/accuracy'),
+    ('flags: {num_threads: }\n' + _RATES, 'num_threads has no value'),
     ('search: {batch_size: {low: 1, high: 3}}', 'batch_size is a range'),
     ('search: {batch_size: {low: 1}}', 'batch_size needs a range'),
     ('search: {batch_size: {low: 1, high: 3, step: 1}}', 'batch_size needs a range'),

@@ -3,14 +3,17 @@
 import csv
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 
 from tests.training_loops import child_processes
+from training_loops import files as training_files
 from training_loops import results, sweep_files, sweeps
 
 _FLAGS = (
@@ -77,9 +80,9 @@ def test_a_sweep_ends_with_a_table_a_flagfile_and_pictures(reference):
     '--task=digits_logistic\n--algorithm=fed_avg\n--rounds=4\n--rounds_per_eval=2\n'
     f'--client_learning_rate={order[0]}\n'
   )
-  for name in ('sweep.png', 'curves.png'):
+  for name in ('sweep.png', 'best/curves.png'):
     assert (out / name).read_bytes().startswith(b'\x89PNG')
-  assert 'client_learning_rate=0.3' in (out / 'report.html').read_text()
+  assert 'client_learning_rate=0.3' in (out / 'best' / 'report.html').read_text()
   lines = done.stdout.splitlines()
   assert [line.split()[0] for line in lines[:3]] == ['1/3', '2/3', '3/3']
   assert f'best {best_of[order[0]]:.1%} (client_learning_rate={order[0]})' in lines[2]
@@ -329,7 +332,7 @@ def test_tasks_may_be_searched_for_too(tmp_path):
   done = _sweep(tmp_path, flags + 'search: {num_clients: [20, 50]}\n')
   assert (done.returncode, done.stderr) == (0, '')
   assert [row['state'] for row in _rows(tmp_path / 'out')] == ['done'] * 2
-  assert (tmp_path / 'out' / 'report.html').exists()
+  assert (tmp_path / 'out' / 'best' / 'report.html').exists()
 
 
 def test_a_directory_with_other_files_is_left_alone(tmp_path):
@@ -345,11 +348,94 @@ def test_a_directory_with_other_files_is_left_alone(tmp_path):
 def test_a_directory_with_another_sweep_is_left_alone(reference):
   path, _ = reference
   before = (path / 'out' / 'sweep.csv').read_bytes()
-  done = _sweep(path, _FLAGS + 'search: {client_learning_rate: [0.1]}\n')
+  done = _sweep(path, _FLAGS + _RATES, '--batch_size=3')
   assert done.returncode == 2
-  assert 'holds another sweep: search (there' in done.stderr
+  assert (
+    'holds a sweep with other flags: --batch_size (there unset, here 3)' in done.stderr
+  )
   assert done.stderr.count('\n') == 1
   assert (path / 'out' / 'sweep.csv').read_bytes() == before
+
+
+@pytest.mark.slow
+def test_a_search_may_be_extended_and_judged_anew_and_repeats_nothing(
+  reference, tmp_path
+):
+  path, _ = reference
+  shutil.copytree(path / 'out', tmp_path / 'out')
+  before = _metrics(tmp_path)
+  files = [file for file in (tmp_path / 'out' / 'runs').rglob('*') if file.is_file()]
+  times = {file: file.stat().st_mtime_ns for file in files}
+  text = _FLAGS + 'search: {client_learning_rate: [0.1, 0.2, 1]}\nmetric: eval/loss\n'
+  done = _sweep(tmp_path, text)
+  assert (done.returncode, done.stderr) == (0, '')
+  assert set(_metrics(tmp_path)) - set(before) == {'client_learning_rate=0.2'}
+  assert {file: file.stat().st_mtime_ns for file in files} == times
+  losses = [float(row['best eval/loss']) for row in _rows(tmp_path / 'out')]
+  assert losses == sorted(losses) and len(losses) == 3
+
+
+@pytest.mark.slow
+def test_a_point_that_is_drawn_twice_is_made_once_and_counts_twice(tmp_path):
+  text = _FLAGS + 'search: {client_epochs: [1, 2]}\nsampler: tpe\ntrials: 2\nseed: %d\n'
+  for seed in range(10):  # Both at the same point is a matter of luck.
+    sweep_dir = tmp_path / str(seed)
+    sweep_dir.mkdir()
+    done = _sweep(sweep_dir, text % seed, '--rounds=40')
+    assert (done.returncode, done.stderr) == (0, '')
+    rows = _rows(sweep_dir / 'out')
+    assert [row['state'] for row in rows] == ['done'] * 2
+    if rows[0]['client_epochs'] == rows[1]['client_epochs']:
+      assert len(_metrics(sweep_dir)) == 1
+      return
+  raise AssertionError('No point was drawn twice.')
+
+
+_NAN = """
+import dataclasses
+import tasks
+
+def task(name, seed):
+  task = tasks.load('digits_logistic', seed)
+  def finalize(sums):
+    metrics = task.model.finalize_metrics(sums)
+    metrics['odd'] = metrics['accuracy'] * float('nan')
+    return metrics
+  model = dataclasses.replace(task.model, finalize_metrics=finalize)
+  return dataclasses.replace(task, model=model)
+"""
+
+
+@pytest.mark.slow
+def test_a_metric_that_is_never_a_number_is_a_reason_to_fail(tmp_path):
+  (tmp_path / 'odd.py').write_text(_NAN)
+  text = (_FLAGS + _RATES).replace('digits_logistic', 'odd.task')
+  paths = os.pathsep.join([str(tmp_path), os.environ.get('PYTHONPATH', '')])
+  for _ in range(2):  # The second time the runs are found as they are.
+    done = _sweep(
+      tmp_path, text + 'metric: eval/odd\n', env={**os.environ, 'PYTHONPATH': paths}
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+      'sweep: error: no run of the sweep was done: eval/odd is not a number.\n'
+    )
+    (tmp_path / 'out' / 'sweep.db').unlink()
+
+
+@pytest.mark.slow
+def test_a_run_that_is_still_being_saved_is_waited_for(tmp_path):
+  directory = tmp_path / 'out' / 'runs' / 'client_learning_rate=0.3'
+  command = _command(tmp_path, _FLAGS + _RATES, '--jobs=1')
+  with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    child_processes.wait_for((tmp_path / 'out' / 'runs').exists)
+    directory.mkdir()
+    with training_files.locked(directory):
+      assert process.stdout.readline().startswith('1/3 client_learning_rate=0.1')
+      time.sleep(2)
+    rest = process.stdout.read()
+  assert process.returncode == 0
+  assert 'in use' not in rest
+  assert [row['state'] for row in _rows(tmp_path / 'out')] == ['done'] * 3
 
 
 @pytest.mark.slow
