@@ -137,8 +137,10 @@ def write_sweep(
       choose((v for x, v in measured if x == place), default=math.nan)
       for place in places
     ]
-    axes.plot(places, best, color='tab:orange', label='the best of each')
-    axes.legend()
+    # Drawn from a range, each has a place of its own, and a line says nothing.
+    if len(names) == 1 or len(places) < len(trials):
+      axes.plot(places, best, color='tab:orange', label='the best of each')
+      axes.legend()
     if is_log:
       axes.set_xscale('log')
     elif all(isinstance(point[name], int) for point, _ in trials):

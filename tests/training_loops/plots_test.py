@@ -140,6 +140,14 @@ def test_a_sweep_draws_all_that_was_reached_over_each_flag_and_the_best(
   assert rate.yaxis.get_major_formatter()(0.5) == '50%'
 
 
+def test_a_sweep_over_drawn_numbers_has_no_line_where_others_vary_too(tmp_path, drawn):
+  points = [(0.1, 1), (0.2, 2), (0.3, 1)]
+  _sweep(tmp_path, *(({'rate': r, 'epochs': e}, r) for r, e in points))
+  rate, epochs = drawn[0].axes
+  assert len(rate.lines) == 1
+  assert _best(epochs) == [[1, 0.3], [2, 0.2]]
+
+
 def test_a_sweep_shows_numbers_of_several_magnitudes_by_their_logarithms(
   tmp_path, drawn
 ):
