@@ -58,8 +58,10 @@ Event = dict[str, Any] | Outcome
 
 
 def num_cores() -> int:
-  """The cores that this process may use."""
-  return len(os.sched_getaffinity(0))
+  """The cores that this process may use, also where a container limits them."""
+  import joblib  # It takes a moment, and most that import this module need it not.
+
+  return joblib.cpu_count()
 
 
 class Pool:
