@@ -373,22 +373,6 @@ def test_a_search_may_be_extended_and_judged_anew_and_repeats_nothing(
   assert losses == sorted(losses) and len(losses) == 3
 
 
-@pytest.mark.slow
-def test_a_point_that_is_drawn_twice_is_made_once_and_counts_twice(tmp_path):
-  text = _FLAGS + 'search: {client_epochs: [1, 2]}\nsampler: tpe\ntrials: 2\nseed: %d\n'
-  for seed in range(10):  # Both at the same point is a matter of luck.
-    sweep_dir = tmp_path / str(seed)
-    sweep_dir.mkdir()
-    done = _sweep(sweep_dir, text % seed, '--rounds=40')
-    assert (done.returncode, done.stderr) == (0, '')
-    rows = _rows(sweep_dir / 'out')
-    assert [row['state'] for row in rows] == ['done'] * 2
-    if rows[0]['client_epochs'] == rows[1]['client_epochs']:
-      assert len(_metrics(sweep_dir)) == 1
-      return
-  raise AssertionError('No point was drawn twice.')
-
-
 _NAN = """
 import dataclasses
 import tasks
