@@ -17,6 +17,7 @@ import json
 import math
 import pathlib
 import re
+import time
 from typing import Any
 import warnings
 import zlib
@@ -34,6 +35,7 @@ HEARTBEAT_SECONDS = 30
 # After so long without a heartbeat a machine is taken for dead, and its runs are made
 # again elsewhere.
 _GRACE_SECONDS = 150
+_OPEN_ATTEMPTS = 4
 
 
 def sqlite_url(path: pathlib.Path) -> str:
@@ -151,6 +153,29 @@ def _put_up_again(study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
   optuna.storages.RetryHeartbeatStaleTrialCallback()(study, trial)
 
 
+def _storage(url: str) -> optuna.storages.RDBStorage:
+  """The data base, its tables made if need be."""
+  is_sqlite = url.startswith('sqlite')
+  attempt = 1
+  while True:
+    try:
+      with _optuna():
+        return optuna.storages.RDBStorage(
+          url,
+          # Others may be writing at the same time.
+          engine_kwargs={'connect_args': {'timeout': 60}} if is_sqlite else None,
+          heartbeat_interval=HEARTBEAT_SECONDS,
+          grace_period=_GRACE_SECONDS,
+          heartbeat_stale_trial_callback=_put_up_again,
+        )
+    except runtimes.RuntimeFailure:
+      # Another machine may be making the same tables at this moment.
+      if attempt == _OPEN_ATTEMPTS:
+        raise
+      attempt += 1
+      time.sleep(0.5)
+
+
 class TakenOver(Exception):
   """Another machine has taken this one for dead, and its trial is made there."""
 
@@ -174,17 +199,9 @@ class Ledger:
     self._running: dict[int, optuna.trial.Trial] = {}
     text = json.dumps(sweep.identity(), sort_keys=True)
     name = f'sweep-{hashlib.sha256(text.encode()).hexdigest()[:16]}'
-    is_sqlite = url.startswith('sqlite')
     try:
+      self._storage = _storage(url)
       with _optuna():
-        self._storage = optuna.storages.RDBStorage(
-          url,
-          # Others may be writing at the same time.
-          engine_kwargs={'connect_args': {'timeout': 60}} if is_sqlite else None,
-          heartbeat_interval=HEARTBEAT_SECONDS,
-          grace_period=_GRACE_SECONDS,
-          heartbeat_stale_trial_callback=_put_up_again,
-        )
         self.study = optuna.create_study(
           storage=self._storage,
           study_name=name,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import multiprocessing
 import sqlite3
 
 import pytest
@@ -206,6 +207,19 @@ def test_what_another_machine_has_taken_over_is_nothing_to_report_on(tmp_path):
     away.report(first, 0.5, 10)
   away.tell(second, State.COMPLETE, value=0.5)  # The other's word counts.
   assert set(_states(other)) == {'RUNNING'}
+
+
+def test_many_may_begin_the_same_sweep_at_the_same_moment(tmp_path):
+  url = ledger.sqlite_url(tmp_path / 'sweep.db')
+  with multiprocessing.get_context('spawn').Pool(4) as processes:
+    numbers = processes.starmap(_ask_once, [(url, str(i)) for i in range(4)])
+  assert sorted(numbers) == [0, 1, 2, 3]
+
+
+def _ask_once(url: str, where: str) -> int:
+  asked = ledger.Ledger(_GRID, url, where, is_shared=True).ask()
+  assert asked is not None
+  return asked[0]
 
 
 def test_a_file_of_any_name_can_be_the_data_base(tmp_path):

@@ -22,8 +22,8 @@ class _Book:
 
   def __init__(self, *points: int):
     self._asked = [(i, {'client_epochs': epochs}) for i, epochs in enumerate(points)]
-    self.told = {}
-    self.taken_over = set()
+    self.told: dict = {}
+    self.taken_over: set = set()
 
   def ask(self):
     return self._asked.pop(0) if self._asked else None
@@ -138,7 +138,5 @@ def test_a_run_that_fails_or_is_refused_is_told_of_with_its_reason(tmp_path):
 
 def test_a_metric_that_is_not_there_is_the_users_mistake(tmp_path):
   search, _ = _search(tmp_path, _Book(1))
-  with pytest.raises(
-    UserError, match='there is no metric eval/accuracy, but eval/loss'
-  ):
+  with pytest.raises(UserError, match='no metric eval/accuracy, but eval/loss'):
     search.handle_row(0, {'round': 2, 'eval/loss': 1.0})
