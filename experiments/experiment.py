@@ -207,10 +207,9 @@ def _published(comparison: Comparison) -> published.Published:
 
 
 def _task_flags(comparison: Comparison) -> dict[str, Any]:
-  """The flags of some run of the task, for what asks about the task alone."""
-  return train_flags.configure(
-    **comparison.flags, algorithm='server_only', output_dir='x'
-  )
+  """The flags of some run, for what asks about the task alone."""
+  entry = next(iter(comparison.entries.values()))
+  return train_flags.configure(**comparison.flags, **entry.flags, output_dir='x')
 
 
 def _find(
