@@ -119,7 +119,7 @@ def main(file: str, title: str, text: str, comparisons: Sequence[Comparison]) ->
       train_flags.check_task(_task_flags(comparison))
       reports.check_directory(results_dir / comparison.name)
       names = list(comparison.entries)
-      published.check_names(_published(comparison), names, comparison.target)
+      published.check(_published(comparison), names, None, comparison.target)
     sections = []
     for comparison in chosen:
       findings, report = _run(comparison, output_dir / comparison.name, flags['jobs'])

@@ -83,14 +83,13 @@ def parse_run(words: str) -> tuple[str, list[str]]:
 
 
 def _name(arguments: Sequence[str]) -> str:
-  parts = [argument.lstrip('-').removeprefix('algorithm=') for argument in arguments]
-  files_first = [
-    pathlib.Path(part.removeprefix('flagfile=')).stem
-    if part.startswith('flagfile=')
-    else part
-    for part in parts
-  ]
-  return ', '.join(files_first)
+  """As `fed_avg, batch_size=3`; a flagfile is called by its own name."""
+  parts = []
+  for argument in arguments:
+    flag, _, value = argument.lstrip('-').partition('=')
+    short = {'algorithm': value, 'flagfile': pathlib.Path(value).stem}
+    parts.append(short.get(flag) or argument.lstrip('-'))
+  return ', '.join(parts)
 
 
 def configure(
@@ -152,8 +151,8 @@ def main(flags: dict[str, Any]) -> None:
   # What would not do for the report is found before hours of training.
   reports.check_directory(directory)
   arguments_of_report = report.arguments(flags)
-  published.check_names(
-    arguments_of_report['numbers'] or {}, list(runs), flags['target']
+  published.check(
+    arguments_of_report['numbers'], list(runs), flags['metric'], flags['target']
   )
   failure = None
   try:

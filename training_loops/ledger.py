@@ -322,7 +322,7 @@ class Ledger:
     state: optuna.trial.TrialState,
     *,
     value: float | None = None,
-    reason: str | None = None,
+    reason: str = '',
     seconds: float = 0.0,
   ) -> None:
     """Notes how a run ended."""

@@ -35,7 +35,6 @@ _MAX_RUNS_OF_A_PROCESS = 20
 # A round may have to end before a run can be saved.
 _STOP_TIMEOUT_SECONDS = 60.0
 
-
 _logger = logging.getLogger(__name__)
 
 

@@ -72,37 +72,35 @@ def _number(path: str | pathlib.Path, name: str, column: str, text: str) -> floa
   return value
 
 
-def check_names(numbers: Published, names: Sequence[str], target: float | None) -> None:
-  """The part of `check` that needs no runs.
+def check(
+  numbers: Published, names: Sequence[str], metric: str | None, target: float | None
+) -> None:
+  """Makes sure that published numbers can stand beside ours, which need not be there.
+
+  Args:
+    numbers: The published numbers.
+    names: The names of our runs.
+    metric: What they are compared by, None where it is the accuracy if there is one.
+    target: The value to reach, if any.
 
   Raises:
-    UserError: If none of the names is one of these, or rounds come without a target.
+    UserError: If none of the names is one of ours, rounds come without a target, or a
+      share is above 1.
   """
   if numbers and not set(numbers) & set(names):
     raise UserError(
       f'none of the published numbers is of a run here: they are of '
       f'{", ".join(numbers)}, the runs are {", ".join(names)}.'
     )
-  for row in numbers.values():
+  for name, row in numbers.items():
     if 'rounds' in row and target is None:
       raise UserError('there are published rounds to a target, but no --target here.')
-
-
-def check(numbers: Published, every_summary: Sequence[summaries.Summary]) -> None:
-  """Makes sure that published numbers can stand beside ours.
-
-  Raises:
-    UserError: If not.
-  """
-  metric = every_summary[0].metric
-  names = [summary.name for summary in every_summary]
-  check_names(numbers, names, every_summary[0].target)
-  for name, row in numbers.items():
     for column in ('final', 'best'):
-      if summaries.is_share(metric) and row.get(column, 0) > 1:
+      if summaries.is_share(metric or 'accuracy') and row.get(column, 0) > 1:
+        advice = '' if metric else '; or name another --metric'
         raise UserError(
           f'the published {column} of {name} is {row[column]:g}: a share is written as '
-          f'{row[column] / 100:g} or {row[column]:g}%.'
+          f'{row[column] / 100:g} or {row[column]:g}%{advice}.'
         )
 
 

@@ -46,7 +46,7 @@ def arguments(flags: dict[str, Any]) -> dict[str, Any]:
   if flags['metric']:
     summaries.check_metric_name(flags['metric'])
   summaries.check_target(flags['target'], flags['metric'])
-  numbers = published.read(flags['published']) if flags['published'] else None
+  numbers = published.read(flags['published']) if flags['published'] else {}
   chosen = {name: flags[name] for name in ('title', 'metric', 'target')}
   return {**chosen, 'numbers': numbers}
 

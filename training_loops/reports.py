@@ -89,8 +89,8 @@ def make(
   """
   groups = summaries.group(runs)
   every_summary = summaries.summarize(groups, metric, target)
-  if numbers:
-    published.check(numbers, every_summary)
+  names = [summary.name for summary in every_summary]
+  published.check(numbers or {}, names, every_summary[0].metric, target)
   flags = groups[0].runs[0].flags
   return Report(
     title=title or str(flags['task']),

@@ -21,11 +21,10 @@ _MAX_REASON_LENGTH = 300
 
 def serve(pipe: 'connection.Connection[Any, Any]') -> None:
   """Answers each dict of flags with its rows, and with how the run ended."""
-  # A signal between two runs ends this process; within one it is saved first.
   logging.getLogger('training_loops').setLevel(logging.INFO)  # For the runs' own logs.
   while True:
     try:
-      flags = pipe.recv()
+      flags = pipe.recv()  # A signal here ends this process: there is nothing to save.
     except EOFError:  # No more runs are wanted.
       return
     pipe.send(_outcome(flags, pipe))

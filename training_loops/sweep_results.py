@@ -94,9 +94,8 @@ class Outcome:
 def trials(sweep: Sweep, book: ledger.Ledger) -> list[Trial]:
   """All runs, also those of other machines, the best first."""
   sign = -1 if sweep.goal == 'maximize' else 1
-  trials = [_as_trial(sweep, trial) for trial in book.trials()]
   return sorted(
-    trials,
+    (_as_trial(sweep, trial) for trial in book.trials()),
     key=lambda t: (_STATES.index(t.state), sign * t.value if t.state == 'done' else 0),
   )
 

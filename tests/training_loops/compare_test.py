@@ -231,6 +231,7 @@ def _two() -> list[str]:
     ([*_two(), '--output_dir=/proc/version/x'], '/proc/version is not a directory'),
     ([*_two(), '--published=/no/such/file'], '/no/such/file cannot be read'),
     ([*_two(), '--published={numbers}'], 'none of the published'),
+    ([*_two(), '--published={percent}'], 'written as 0.912 or 91.2%'),
     ([*_two(), '--target=90'], 'a target of 90 is no share: write 0.9'),
     ([*_two(), '--metric=accuracy'], 'metrics are called eval/accuracy'),
   ],
@@ -240,13 +241,15 @@ def test_a_mistake_is_one_line_and_exit_code_2_at_once_and_nothing_is_written(
 ):
   numbers = tmp_path / 'numbers.csv'
   numbers.write_text('name,best\nC,0.5\n')
-  flags = [flag.replace('{numbers}', str(numbers)) for flag in flags]
+  percent = tmp_path / 'percent.csv'
+  percent.write_text('name,best\nA,91.2\n')
+  flags = [flag.format(numbers=numbers, percent=percent) for flag in flags]
   done = _compare(tmp_path / 'x', *flags, environment=without_tensorflow)
   assert (done.returncode, done.stdout) == (2, ''), done.stderr
   assert done.stderr.startswith('compare: error: ')
   assert message in done.stderr
   assert done.stderr.count('\n') == 1
-  assert os.listdir(tmp_path) == ['numbers.csv']
+  assert sorted(os.listdir(tmp_path)) == ['numbers.csv', 'percent.csv']
 
 
 def test_what_is_said_of_a_run_counts_most_and_a_flagfile_least(tmp_path):

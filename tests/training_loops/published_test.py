@@ -35,9 +35,9 @@ def _summary(name='a', metric='eval/accuracy', target=None, **numbers):
   )
 
 
-def _check(numbers, *every_summary) -> str:
+def _check(numbers, *names, metric='eval/accuracy', target=None) -> str:
   with pytest.raises(UserError) as caught:
-    published.check(numbers, every_summary)
+    published.check(numbers, names, metric, target)
   assert '\n' not in str(caught.value)
   return str(caught.value)
 
@@ -120,30 +120,34 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path):
 
 def test_numbers_that_all_stand_beside_ours_are_accepted():
   numbers = {'a': {'final': 0.5, 'best': 1.0, 'rounds': 320.0}, 'b': {}}
-  published.check(numbers, [_summary(target=0.5), _summary('b'), _summary('c')])
+  published.check(numbers, ['a', 'b', 'c'], 'eval/accuracy', 0.5)
 
 
 def test_a_name_that_no_run_has_is_refused_with_those_that_there_are():
-  message = _check({'FedAgv': {'best': 0.5}}, _summary('FedAvg'), _summary('FedProx'))
+  message = _check({'FedAgv': {'best': 0.5}}, 'FedAvg', 'FedProx')
   assert 'FedAgv' in message
   assert 'FedAvg' in message and 'FedProx' in message
 
 
 def test_rounds_need_a_target():
-  message = _check({'a': {'rounds': 320.0}}, _summary())
+  message = _check({'a': {'rounds': 320.0}}, 'a')
   assert '--target' in message
 
 
 @pytest.mark.parametrize('column', ['final', 'best'])
 def test_a_share_above_1_is_refused_with_how_to_write_it(column):
-  message = _check({'a': {column: 91.2}}, _summary())
+  message = _check({'a': {column: 91.2}}, 'a')
   assert f'the published {column} of a is 91.2' in message
   assert '0.912 or 91.2%' in message
 
 
 def test_what_is_no_share_may_be_above_1_and_so_may_rounds():
-  published.check({'a': {'best': 91.2}}, [_summary(metric='eval/loss')])
-  published.check({'a': {'rounds': 91.2}}, [_summary(target=0.5)])
+  published.check({'a': {'best': 91.2}}, ['a'], 'eval/loss', None)
+  published.check({'a': {'rounds': 91.2}}, ['a'], 'eval/accuracy', 0.5)
+
+
+def test_before_there_are_runs_the_metric_is_taken_for_the_accuracy():
+  assert 'name another --metric' in _check({'a': {'best': 91.2}}, 'a', metric=None)
 
 
 # Columns.
