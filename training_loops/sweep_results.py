@@ -132,6 +132,8 @@ def table(outcome: Outcome) -> tuple[list[str], list[list[str]]]:
     point = [str(trial.point.get(flag, '')) for flag in sweep.search]
     rows.append([trial.state, *point, value, f'{trial.seconds:.1f}', trial.reason])
   header = ['', *sweep.search, name, 'seconds', 'remark']
+  if not any(trial.reason for trial in outcome.trials):  # An empty column.
+    header, rows = header[:-1], [row[:-1] for row in rows]
   return header, rows
 
 
