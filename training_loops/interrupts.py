@@ -11,13 +11,18 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from types import FrameType
 
 _AGAIN_AFTER_SECONDS = 1.0
+# The same signal again so soon is the same event: Linux tells a child of its parent's
+# death once for each thread that the parent had.
+_ONE_EVENT_SECONDS = 0.5
 
-# Whether signals are raised now, and the one that has been.
+# Whether signals are raised now, the one that has been, and when it came.
 _are_raised = False
 _pending: int | None = None
+_pending_since = 0.0
 
 
 class Interrupted(KeyboardInterrupt):
@@ -31,7 +36,7 @@ class Interrupted(KeyboardInterrupt):
 def install() -> None:
   """Makes SIGTERM and SIGINT end this program, with 143 and 130.
 
-  Within `raised` they raise `Interrupted`; a second one there ends it at once.
+  Within `raised` they raise `Interrupted`; a second one ends it at once.
   """
   for signal_number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(signal_number, _handle)
@@ -60,10 +65,13 @@ def raised() -> Iterator[None]:
 
 def _handle(signal_number: int, frame: FrameType | None) -> None:
   del frame
-  global _pending
+  global _pending, _pending_since
+  is_soon = time.monotonic() - _pending_since < _ONE_EVENT_SECONDS
+  if signal_number == _pending and is_soon:
+    return
   if not _are_raised or _pending is not None:
     os._exit(128 + signal_number)
-  _pending = signal_number
+  _pending, _pending_since = signal_number, time.monotonic()
   signal.setitimer(signal.ITIMER_REAL, _AGAIN_AFTER_SECONDS, _AGAIN_AFTER_SECONDS)
   raise Interrupted(signal_number)
 

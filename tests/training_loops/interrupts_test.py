@@ -87,6 +87,23 @@ except interrupts.Interrupted:
   assert (done.returncode, done.stdout) == (130, '')
 
 
+def test_the_same_signal_again_at_once_is_one_event_and_later_it_is_another():
+  program = """
+try:
+  with interrupts.raised():
+    send(signal.SIGTERM)
+except interrupts.Interrupted:
+  send(signal.SIGTERM)
+  print('saved', flush=True)
+  {later}
+"""
+  done = _run(program.format(later=''))
+  assert done.stdout.startswith('saved\n')
+  later = 'import time; time.sleep(0.6); send(signal.SIGTERM); print("not here")'
+  done = _run(program.format(later=later))
+  assert (done.returncode, done.stdout) == (143, 'saved\n')
+
+
 def test_what_else_is_dropped_is_shown_as_ever():
   done = _run("""
 class Finalized:
