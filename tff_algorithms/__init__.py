@@ -11,6 +11,10 @@ _HOMES = {
   'Model': 'models',
   'build_fed_avg': 'fed_avg',
   'build_fed_prox': 'fed_prox',
+  'build_loc_mime': 'loc_mime',
+  'build_mime': 'mime',
+  'build_mime_lite': 'mime_lite',
+  'build_mime_mvr': 'mime_mvr',
   'build_server_only': 'server_only',
 }
 

@@ -94,10 +94,17 @@ class _AdaGrad(BaseOptimizer):
 
 
 class AdamStatistics(NamedTuple):
-  """Adam's s: the moving averages of the gradient and of its square."""
+  """Adam's s.
+
+  Attributes:
+    m: The moving average of the gradient.
+    v: That of its square.
+    t: The number of the coming V, from 1, where bias is corrected; else `()`.
+  """
 
   m: Structure
   v: Structure
+  t: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,18 +113,33 @@ class _Adam(BaseOptimizer):
   beta_2: float
   eps: float
   initial_accumulator: float
+  bias_correction: bool
 
   def init(self, specs):
-    return AdamStatistics(_full(specs, 0.0), _full(specs, self.initial_accumulator))
+    return AdamStatistics(
+      m=_full(specs, 0.0),
+      v=_full(specs, self.initial_accumulator),
+      t=tf.ones([]) if self.bias_correction else (),
+    )
 
   def U(self, g, s):
-    return _preconditioned(_moving_average(self.beta_1, g, s.m), s.v, self.eps)
+    m = self._unbiased(_moving_average(self.beta_1, g, s.m), self.beta_1, s.t)
+    return _preconditioned(m, s.v, self.eps)
 
   def V(self, g, s):
+    m = _moving_average(self.beta_1, g, s.m)
+    v = _moving_average(self.beta_2, _square(g), s.v)
     return AdamStatistics(
-      m=_moving_average(self.beta_1, g, s.m),
-      v=_moving_average(self.beta_2, _square(g), s.v),
+      m=self._unbiased(m, self.beta_1, s.t),
+      v=self._unbiased(v, self.beta_2, s.t),
+      t=s.t + 1 if self.bias_correction else (),
     )
+
+  def _unbiased(self, average, beta, t):
+    """average / (1 - beta^t), as in Algorithm 4."""
+    if not self.bias_correction:
+      return average
+    return structures.scale(1 / (1 - beta**t), average)
 
 
 def sgd() -> BaseOptimizer:
@@ -143,20 +165,25 @@ def adam(
   beta_2: float = 0.99,
   eps: float = 1e-3,
   initial_accumulator: float = 0.0,
+  bias_correction: bool = False,
 ) -> BaseOptimizer:
-  """U = ((1 - beta_1) g + beta_1 m) / (eps + sqrt v), without bias correction.
+  """U = ((1 - beta_1) g + beta_1 m) / (eps + sqrt v), V the two moving averages.
 
   Args:
     beta_1: The decay of m.
     beta_2: The decay of v.
     eps: What is added to sqrt v. While v is 0 a step divides by it alone.
     initial_accumulator: The first v.
+    bias_correction: Whether U, m and v are divided by 1 - beta^t, t the number of the
+      round, as in Algorithm 4: each time, so that what is tracked is corrected again
+      and again, which is not the Adam of Kingma and Ba.
   """
   return _Adam(
     checks.fraction(beta_1, 'beta_1'),
     checks.fraction(beta_2, 'beta_2'),
     checks.positive(eps, 'eps'),
     checks.not_negative(initial_accumulator, 'initial_accumulator'),
+    bias_correction,
   )
 
 
@@ -201,3 +228,38 @@ def as_tff_optimizer(
     learning_rate: eta, a hyperparameter that `set_hparams` can change.
   """
   return _PairOptimizer(base, checks.positive(learning_rate, 'learning_rate'))
+
+
+def check_fits(
+  optimizer: tff.learning.optimizers.Optimizer, specs: Structure, name: str
+) -> None:
+  """Checks that a step leaves the types of the weights and of the state as they are.
+
+  Args:
+    optimizer: The optimizer.
+    specs: The `tf.TensorSpec`s of the trainable weights.
+    name: The argument that the optimizer was given as.
+
+  Raises:
+    ValueError: If it does not.
+  """
+
+  @tf.function
+  def step(weights):
+    state = tf.nest.map_structure(tf.convert_to_tensor, optimizer.initialize(specs))
+    return state, optimizer.next(state, weights, weights)
+
+  try:
+    before, (after, weights) = step.get_concrete_function(specs).structured_outputs
+    fits = _types(before) == _types(after) and _types(weights) == _types(specs)
+  except (TypeError, ValueError) as error:
+    raise ValueError(f'{name} does not fit the weights: {error}') from error
+  if not fits:
+    raise ValueError(
+      f'{name} does not fit the weights: a step changes the shapes or the dtypes of its '
+      f'state or of the weights, from {_types(before)} to {_types(after)}.'
+    )
+
+
+def _types(structure: Structure) -> list[tuple[Any, Any]]:
+  return [(t.shape.as_list(), t.dtype.name) for t in tf.nest.flatten(structure)]

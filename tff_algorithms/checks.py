@@ -25,6 +25,13 @@ def fraction(value: float, name: str) -> float:
   return value
 
 
+def share(value: float, name: str) -> float:
+  """A number in (0, 1]."""
+  if not 0 < value <= 1:
+    raise ValueError(f'{name} must be in (0, 1], found {value}.')
+  return value
+
+
 def count(value: int, name: str) -> int:
   """A whole number, 1 or above."""
   if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:

@@ -6,7 +6,8 @@ gathered once; with `from_id` only the client's id travels, and the client reads
 rows itself, which is the fastest way into a round.
 """
 
-from collections.abc import Callable
+import collections
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,11 +25,23 @@ class ClientRows(NamedTuple):
     key: An int64 scalar of its own.
     rows: A structure of tensors whose leading axis is the client's examples.
     max_steps: Where its local steps are cut in this round, an int32 scalar, or None.
+    only_gradient: A boolean scalar where a cohort is split in halves: whether it sends
+      a full gradient and no update, or an update and no full gradient. None for both.
   """
 
   key: tf.Tensor
   rows: Any
   max_steps: tf.Tensor | None = None
+  only_gradient: tf.Tensor | None = None
+
+  @property
+  def rows_for_gradient(self) -> Any:
+    """The rows that its full gradient is over: none if it sends none."""
+    if self.only_gradient is None:
+      return self.rows
+    return tf.nest.map_structure(
+      lambda t: t[: tf.where(self.only_gradient, tf.shape(t)[0], 0)], self.rows
+    )
 
 
 class ClientInput(NamedTuple):
@@ -97,6 +110,41 @@ def from_id_and_max_steps(load_rows: Callable[[tf.Tensor], Any]) -> ClientInput:
       _hash(value['client_id']), load_rows(value['client_id']), value['max_steps']
     ),
   )
+
+
+def of_halves(client_input: ClientInput) -> ClientInput:
+  """As `client_input`, each client with the half of the cohort that it is in.
+
+  TFF type `<client=T,only_gradient=bool>`, T that of `client_input`; `in_halves` makes
+  such arguments.
+  """
+
+  def load(value):
+    given = client_input.load(value['client'])
+    return given._replace(only_gradient=value['only_gradient'])
+
+  return ClientInput(
+    tff.StructType([('client', client_input.type), ('only_gradient', np.bool_)]), load
+  )
+
+
+def in_halves(clients: Sequence[Any]) -> list[collections.OrderedDict]:
+  """The arguments of a cohort split in halves: every second one sends a gradient.
+
+  Args:
+    clients: The arguments of the cohort's clients without a half.
+
+  Raises:
+    ValueError: If there are fewer than two.
+  """
+  if len(clients) < 2:
+    raise ValueError(
+      f'A split cohort needs at least two clients, found {len(clients)}.'
+    )
+  return [
+    collections.OrderedDict(client=client, only_gradient=i % 2 == 1)
+    for i, client in enumerate(clients)
+  ]
 
 
 def _hash(text: tf.Tensor) -> tf.Tensor:

@@ -15,6 +15,7 @@ from tff_algorithms import (
   base_optimizers,
   checks,
   client_inputs,
+  client_optimizers,
   local_training,
   models,
   oracles,
@@ -79,8 +80,10 @@ def build_fed_avg(
   checks.positive(client_learning_rate, 'client_learning_rate')
   training = local_training.LocalTraining(
     oracle=oracle,
-    server_step=server_steps.optimizer_step(server_optimizer, server_schedule),
-    client_optimizer=client_optimizer or base_optimizers.sgd(),
+    server_step=server_steps.optimizer_step(
+      server_optimizer, local_training.DELTA, server_schedule
+    ),
+    client_optimizer=client_optimizers.Fresh(client_optimizer or base_optimizers.sgd()),
     terms=terms,
     batch_size=checks.count(batch_size, 'batch_size'),
     epochs=checks.count(epochs, 'epochs'),

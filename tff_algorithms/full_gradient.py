@@ -1,7 +1,7 @@
-"""The phase in which clients send their full gradient at x for the server to use."""
+"""The phase in which clients send their full gradient for the server to use."""
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import dataclasses
 from typing import Any, NamedTuple
 
@@ -21,51 +21,80 @@ from tff_algorithms.phases import (
   loss_measurements,
   round_metrics,
 )
+from tff_algorithms.server_steps import ServerStep
 
-_GRADIENT = 'gradient'
+GRADIENT = 'gradient'
 
 
 class Message(NamedTuple):
-  """What a client is sent: x."""
+  """What a client is sent: the points by name, and the round where a seed needs it."""
 
-  weights: ModelWeights
+  points: collections.OrderedDict
+  round_num: Any
+
+
+def gradient_upload(outcome: local_loop.FullGradient, weighting: str) -> Upload:
+  """A client's full gradient, with its weight; that of a client without rows is 0."""
+  n = tf.cast(outcome.num_seen, structures.weight_dtype(outcome.gradient))
+  return Upload(outcome.gradient, client_weight(weighting, n))
 
 
 @dataclasses.dataclass(frozen=True)
 class FullGradient(Phase):
-  """grad f_i(x) over all rows of each client, averaged.
+  """grad f_i over all rows of each client, averaged, at x or at several points.
 
   Attributes:
-    oracle: What gives the gradients; asked without a seed, so without dropout.
-    server_step: (server, mean gradient) -> server.
+    oracle: What gives the gradients.
+    server_step: (server, mean gradients by the points' names) -> server.
     batch_size: The rows taken at a time; the result does not depend on it.
     weighting: The weight of a client in the mean, 'examples' or 'uniform'.
-    aggregator: For the gradient.
+    aggregator: For each gradient.
+    points: What is uploaded -> (server -> the weights to take that gradient at). The
+      metrics tell of `GRADIENT`.
+    dropout: Whether the gradients are taken with dropout, as in training; all points
+      then see the same masks.
+    seed: The run's seed.
   """
 
   oracle: Oracle
-  server_step: Callable[[ServerState, Any], ServerState]
+  server_step: ServerStep
   batch_size: int
   weighting: str
   aggregator: tff.aggregators.AggregationFactory
+  points: Mapping[str, Callable[[ServerState], ModelWeights]] = dataclasses.field(
+    default_factory=lambda: {GRADIENT: lambda server: server.weights}
+  )
+  dropout: bool = False
+  seed: int = 0
 
   @property
   def aggregators(self) -> dict[str, tff.aggregators.AggregationFactory]:
-    return {_GRADIENT: self.aggregator}
+    return dict.fromkeys(self.points, self.aggregator)
 
   def message(self, server: ServerState) -> Message:
-    return Message(server.weights)
+    return Message(
+      points=collections.OrderedDict(
+        (name, point(server)) for name, point in self.points.items()
+      ),
+      round_num=server.round_num if self.dropout else (),
+    )
 
   def work(self, message: Message, given: ClientRows) -> ClientResult:
-    x, rows = message.weights, given.rows
-    outcome = local_loop.full_gradient(self.oracle, x, rows, self.batch_size)
-    n = tf.cast(local_loop.num_rows(rows), structures.weight_dtype(x.trainable))
-    upload = Upload(outcome.gradient, client_weight(self.weighting, n))
-    uploads = collections.OrderedDict({_GRADIENT: upload})
-    return ClientResult(uploads, loss_measurements(outcome))
+    rows, seed = given.rows_for_gradient, None
+    if self.dropout:
+      seed = local_loop.client_seed(self.seed, message.round_num, given.key)
+    outcomes = {
+      name: local_loop.full_gradient(self.oracle, point, rows, self.batch_size, seed)
+      for name, point in message.points.items()
+    }
+    uploads = collections.OrderedDict(
+      (name, gradient_upload(outcome, self.weighting))
+      for name, outcome in outcomes.items()
+    )
+    return ClientResult(uploads, loss_measurements(outcomes[GRADIENT]))
 
   def finish(self, server: ServerState, means: Any) -> ServerState:
-    return self.server_step(server, means[_GRADIENT])
+    return self.server_step(server, means)
 
   def metrics(
     self,
@@ -81,5 +110,5 @@ class FullGradient(Phase):
       old,
       new,
       num_examples=measurements['num_seen'],
-      gradient_norm=structures.global_norm(means[_GRADIENT]),
+      gradient_norm=structures.global_norm(means[GRADIENT]),
     )

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tff_algorithms import structures
-from tff_algorithms.base_optimizers import BaseOptimizer
 from tff_algorithms.models import ModelWeights
 from tff_algorithms.oracles import Oracle
 from tff_algorithms.structures import Structure
@@ -62,6 +61,11 @@ def num_rows(rows: Structure) -> tf.Tensor:
   return tf.shape(tf.nest.flatten(rows)[0])[0]
 
 
+def client_seed(run_seed: int, round_num: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
+  """The `[2]` seed of a client in a round; the initial weights have [run_seed, 1]."""
+  return _fold_in(_fold_in(tf.constant([run_seed, 0], tf.int64), round_num), key)
+
+
 def _ceil_div(a: tf.Tensor, b: Any) -> tf.Tensor:
   return -(-a // b)
 
@@ -81,12 +85,10 @@ def local_loop(
   *,
   num_steps: tf.Tensor,
   batch_size: int,
-  rate: Callable[[tf.Tensor], tf.Tensor],
   seed: tf.Tensor,
   shuffle: bool,
-  base: BaseOptimizer,
+  update: Callable[[tf.Tensor, Any, Structure, Structure], tuple[Any, Structure]],
   s: Any,
-  advance: bool,
   terms: Sequence[Callable[[Step], Structure]] = (),
   sum_gradients: bool = False,
 ) -> Outcome:
@@ -98,13 +100,11 @@ def local_loop(
     rows: The rows to train on, passed through as often as the steps need.
     num_steps: How many steps to take, an integer scalar.
     batch_size: How many rows a step takes; the last step of a pass may take fewer.
-    rate: Step number (from 0) -> eta.
     seed: A `[2]` integer seed for shuffling and dropout.
     shuffle: Whether each pass takes the rows in an order of its own.
-    base: The pair (U, V).
-    s: Its statistics to start from.
-    advance: Whether steps update s by V, or all use the one given.
-    terms: The augmenting gradients, to be summed.
+    update: (step number from 0, s, y, direction) -> (s, y): the optimizer's step.
+    s: The optimizer's state to start from.
+    terms: The augmenting gradients, to be summed; `()` for one that adds nothing.
     sum_gradients: Whether to add up the loss gradients.
   """
   n = num_rows(rows)
@@ -129,9 +129,8 @@ def local_loop(
 
     g = evaluate(y)
     step_t = Step(y=y, x=x.trainable, evaluate=evaluate)
-    direction = structures.add(g.gradient, *[a(step_t) for a in terms])
-    y = structures.subtract(y, structures.scale(rate(t), base.U(direction, s)))
-    s = base.V(direction, s) if advance else s
+    summands = [a for a in (term(step_t) for term in terms) if a != ()]
+    s, y = update(t, s, y, structures.add(g.gradient, *summands))
     return t + 1, y, s, order, _accumulate(sums, g, num_rows(batch), sum_gradients)
 
   def not_done(t, *_):
@@ -159,10 +158,11 @@ def full_gradient(
     seed: None for inference (no dropout), or what dropout is seeded from.
   """
   n = num_rows(rows)
+  pass_seed = None if seed is None else _fold_in(seed, 2)  # 0 and 1 are local_loop's.
 
   def step(t, total, sums):
     batch = _batch(rows, tf.range(n), t, batch_size)
-    g = oracle.evaluate(x, batch, None if seed is None else _fold_in(seed, t))
+    g = oracle.evaluate(x, batch, None if seed is None else _fold_in(pass_seed, t))
     k = num_rows(batch)
     total = structures.add(total, structures.scale(k, g.gradient))
     return t + 1, total, _accumulate(sums, g, k, False)

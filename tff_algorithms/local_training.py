@@ -1,7 +1,7 @@
 """The phase in which clients train: broadcast x, loop there, step at the server."""
 
 import collections
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import dataclasses
 import functools
 from typing import Any, NamedTuple
@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algorithms import checks, local_loop, schedules, structures
-from tff_algorithms.base_optimizers import BaseOptimizer
+from tff_algorithms import checks, local_loop, oracles, schedules, structures
 from tff_algorithms.client_inputs import ClientRows
+from tff_algorithms.client_optimizers import ClientOptimizer
 from tff_algorithms.mean import MeanFactory
 from tff_algorithms.models import ModelWeights
 from tff_algorithms.oracles import Oracle
@@ -23,25 +23,27 @@ from tff_algorithms.phases import (
   loss_measurements,
   round_metrics,
 )
+from tff_algorithms.server_steps import ServerStep
 from tff_algorithms.terms import Client, Term
 
 WEIGHTINGS = ('examples', 'uniform')
-_DELTA = 'delta'
+DELTA = 'delta'
 
 
 class Message(NamedTuple):
-  """What a client is sent: x, and what belongs to the round and to the terms."""
+  """What a client is sent: x, and what belongs to the optimizer and to the terms."""
 
   round_num: tf.Tensor
   weights: ModelWeights
-  learning_rate: tf.Tensor
-  statistics: Any
+  optimizer: Any
   terms: tuple
 
 
 def client_weight(weighting: str, num_examples: tf.Tensor) -> tf.Tensor:
-  """The weight of a client in a mean: its number of examples, or 1."""
-  return num_examples if weighting == 'examples' else tf.ones_like(num_examples)
+  """The weight of a client in a mean: its number of examples, or 1 if it has any."""
+  if weighting == 'examples':
+    return num_examples
+  return tf.cast(num_examples > 0, num_examples.dtype)
 
 
 def mean_aggregator(
@@ -65,8 +67,9 @@ class LocalTraining(Phase):
 
   Attributes:
     oracle: What gives the gradients.
-    server_step: (server, mean of x - y_i) -> server.
-    client_optimizer: The pair (U, V) of the local step.
+    server_step: (server, aggregated uploads by name) -> server; `DELTA` is the mean of
+      x - y_i. The terms absorb theirs after it.
+    client_optimizer: What takes the local steps.
     terms: The augmenting gradients.
     batch_size: The rows of a local step.
     epochs: The passes over a client's rows.
@@ -76,14 +79,13 @@ class LocalTraining(Phase):
     schedule: The factor on the client learning rate.
     aggregator: For x - y_i.
     seed: The run's seed.
-    statistics: server -> the s that clients are sent to start from; None for a fresh
-      one on every client in every round.
-    advance: Whether local steps update s by V, on the client and for this round only.
+    has_gradient_clients: Whether half of a split cohort sends gradients here; these
+      clients need x alone.
   """
 
   oracle: Oracle
-  server_step: Callable[[ServerState, Any], ServerState]
-  client_optimizer: BaseOptimizer
+  server_step: ServerStep
+  client_optimizer: ClientOptimizer
   terms: Sequence[Term]
   batch_size: int
   epochs: int
@@ -93,44 +95,44 @@ class LocalTraining(Phase):
   schedule: schedules.Schedule
   aggregator: tff.aggregators.AggregationFactory
   seed: int
-  statistics: Callable[[ServerState], Any] | None = None
-  advance: bool = True
+  has_gradient_clients: bool = False
 
   def __post_init__(self):
     names = [term.name for term in self.terms]
     if len(set(names)) < len(names):
       raise ValueError(f'terms must have names of their own, found {", ".join(names)}.')
+    if any(term.takes_second_gradient for term in self.terms):
+      oracles.check_repeatable(self.oracle)
 
   @property
   def aggregators(self) -> dict[str, tff.aggregators.AggregationFactory]:
-    factories = {_DELTA: self.aggregator}
+    factories = {DELTA: self.aggregator}
     for term in self.terms:
       for name, factory in term.aggregators.items():
         factories[f'{term.name}_{name}'] = factory
     return factories
 
   def message(self, server: ServerState) -> Message:
-    eta = server.hparams['client_learning_rate'] * self.schedule(server.round_num)
+    factor = self.schedule(server.round_num)
     return Message(
       round_num=server.round_num,
       weights=server.weights,
-      learning_rate=eta,
-      statistics=self.statistics(server) if self.statistics else (),
+      optimizer=self.client_optimizer.message(server, factor),
       terms=tuple(
         term.message(state, server.weights)
         for term, state in zip(self.terms, server.terms, strict=True)
       ),
     )
 
+  def bytes_down(self, message_type: tff.Type) -> int:
+    to_trainer = structures.size_in_bytes(message_type)
+    x = structures.size_in_bytes(message_type.weights)
+    return to_trainer + x if self.has_gradient_clients else to_trainer
+
   def work(self, message: Message, given: ClientRows) -> ClientResult:
-    x, base = message.weights, self.client_optimizer
-    fresh = base.init(structures.tensor_specs(x.trainable))
-    num_steps = local_loop.num_local_steps(
-      given.rows, self.batch_size, self.epochs, self.max_steps
-    )
-    if given.max_steps is not None:
-      num_steps = tf.minimum(num_steps, given.max_steps)
+    x, optimizer = message.weights, self.client_optimizer
     client = self._client(message, given)
+    trains = tf.constant(True) if given.only_gradient is None else ~given.only_gradient
     prepared = [
       term.prepare(sent, client)
       for term, sent in zip(self.terms, message.terms, strict=True)
@@ -139,14 +141,12 @@ class LocalTraining(Phase):
       self.oracle,
       x,
       given.rows,
-      num_steps=num_steps,
+      num_steps=tf.where(trains, self._num_steps(given), 0),
       batch_size=self.batch_size,
-      rate=lambda step: message.learning_rate,
       seed=client.seed,
       shuffle=self.shuffle,
-      base=base,
-      s=message.statistics if self.statistics else fresh,
-      advance=self.advance,
+      update=lambda t, s, y, g: optimizer.update(s, y, g),
+      s=optimizer.start(message.optimizer, structures.tensor_specs(x.trainable)),
       sum_gradients=any(term.needs_gradient_sum for term in self.terms),
       terms=[
         functools.partial(term.value, message=sent, prepared=made)
@@ -154,44 +154,59 @@ class LocalTraining(Phase):
       ],
     )
     delta = structures.subtract(x.trainable, outcome.weights)
-    weight = client_weight(self.weighting, client.num_examples)
-    uploads = collections.OrderedDict({_DELTA: Upload(delta, weight)})
+    n = tf.where(trains, client.num_examples, tf.zeros_like(client.num_examples))
+    weight = client_weight(self.weighting, n)
+    uploads = collections.OrderedDict({DELTA: Upload(delta, weight)})
     for term, made in zip(self.terms, prepared, strict=True):
       for name, upload in term.uploads(client, made, outcome).items():
         uploads[f'{term.name}_{name}'] = upload
     norm, weight = structures.global_norm(delta), tf.cast(weight, tf.float32)
     measurements = collections.OrderedDict(
       loss_measurements(outcome),
-      num_examples=tf.cast(client.num_examples, tf.float32),
+      num_examples=tf.cast(n, tf.float32),
+      num_trained=tf.cast(trains, tf.float32),
       norm_sum=norm,
       weighted_square_sum=weight * tf.square(norm),
       weight_sum=weight,
     )
     return ClientResult(uploads, measurements)
 
-  def _client(self, message, given):
-    x, rows = message.weights, given.rows
-    fold_in = tf.random.experimental.stateless_fold_in
-    run_seed = tf.constant([self.seed, 0], tf.int64)
+  def _num_steps(self, given: ClientRows) -> tf.Tensor:
+    num_steps = local_loop.num_local_steps(
+      given.rows, self.batch_size, self.epochs, self.max_steps
+    )
+    if given.max_steps is None:
+      return num_steps
+    return tf.minimum(num_steps, given.max_steps)
+
+  def _client(self, message: Message, given: ClientRows) -> Client:
+    x = message.weights
+    n = local_loop.num_rows(given.rows)
+    seed = local_loop.client_seed(self.seed, message.round_num, given.key)
     return Client(
       weights=x,
-      rows=rows,
-      num_examples=tf.cast(
-        local_loop.num_rows(rows), structures.weight_dtype(x.trainable)
-      ),
-      seed=fold_in(fold_in(run_seed, message.round_num), given.key),
-      full_gradient=lambda seed: local_loop.full_gradient(
-        self.oracle, x, rows, self.batch_size, seed
+      rows=given.rows,
+      num_examples=tf.cast(n, structures.weight_dtype(x.trainable)),
+      seed=seed,
+      full_gradient=lambda weights, dropout: local_loop.full_gradient(
+        self.oracle,
+        weights,
+        given.rows_for_gradient,
+        self.batch_size,
+        seed if dropout else None,
       ),
     )
 
+  def _means_of(self, term: Term, means: Any) -> dict[str, Any]:
+    return {name: means[f'{term.name}_{name}'] for name in term.aggregators}
+
   def finish(self, server: ServerState, means: Any) -> ServerState:
-    states = []
-    for term, state in zip(self.terms, server.terms, strict=True):
-      own = {name: means[f'{term.name}_{name}'] for name in term.aggregators}
-      states.append(term.absorb(state, own, server.weights))
-    server = server._replace(terms=tuple(states))
-    return self.server_step(server, means[_DELTA])
+    stepped = self.server_step(server, means)
+    states = tuple(
+      term.absorb(state, self._means_of(term, means), server.weights)
+      for term, state in zip(self.terms, server.terms, strict=True)
+    )
+    return stepped._replace(terms=states)
 
   def metrics(
     self,
@@ -204,13 +219,17 @@ class LocalTraining(Phase):
     # mean ||y_i - ybar||^2 = mean ||y_i - x||^2 - ||ybar - x||^2, so that one
     # aggregation is enough; exact where the aggregator is a plain mean.
     mean_square = measurements['weighted_square_sum'] / measurements['weight_sum']
-    spread_square = mean_square - tf.square(structures.global_norm(means[_DELTA]))
+    spread_square = mean_square - tf.square(structures.global_norm(means[DELTA]))
+    own = {}
+    for term, state in zip(self.terms, old.terms, strict=True):
+      own.update(term.metrics(state, self._means_of(term, means)))
     return round_metrics(
       self.oracle,
       measurements,
       old,
       new,
       num_examples=measurements['num_examples'],
-      client_drift=measurements['norm_sum'] / num_clients,
+      client_drift=measurements['norm_sum'] / measurements['num_trained'],
       client_spread=tf.sqrt(tf.maximum(spread_square, 0.0)),
+      **own,
     )

@@ -90,6 +90,30 @@ def as_model(model: Model | tff.learning.models.FunctionalModel) -> Model:
   )
 
 
+def has_stateful_randomness(model: Any) -> bool:
+  """Whether a functional model's predictions in training cannot be seeded.
+
+  Args:
+    model: Anything that `as_model` takes; a `Model` is always seeded.
+  """
+  if not isinstance(model, tff.learning.models.FunctionalModel):
+    return False
+  # In a graph of its own: TFF's functional models of Keras' do not trace elsewhere.
+  with tf.Graph().as_default() as graph:
+    placeholder = tf.compat.v1.placeholder
+    x = tf.nest.map_structure(
+      lambda spec: placeholder(spec.dtype, spec.shape), x_and_y(model.input_spec)[0]
+    )
+    weights = tf.nest.map_structure(tf.constant, tuple(model.initial_weights))
+    model.predict_on_batch(weights, x, training=True)
+    graph_def = graph.as_graph_def()
+  functions = [function.node_def for function in graph_def.library.function]
+  operations = {node.op for nodes in [graph_def.node, *functions] for node in nodes}
+  operations.discard('StatefulPartitionedCall')  # A call of one of the functions.
+  unseeded = ('Random', 'TruncatedNormal', 'Multinomial', 'Stateful', 'Rng')
+  return any(operation.startswith(unseeded) for operation in operations)
+
+
 def as_functional_model(
   model: Model, seed: int = 0
 ) -> tff.learning.models.FunctionalModel:

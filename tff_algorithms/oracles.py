@@ -51,12 +51,22 @@ class Oracle(abc.ABC):
   def finalize_metrics(self, sums: Any) -> collections.OrderedDict:
     """The metrics' values from sums of `Evaluation.metrics`."""
 
+  @property
+  def is_repeatable(self) -> bool:
+    """Whether a batch with one seed sees the same randomness every time."""
+    return True
+
 
 class ModelLoss(Oracle):
   """The loss of a model and its gradient."""
 
   def __init__(self, model: models.Model | tff.learning.models.FunctionalModel):
+    self._given = model
     self._model = models.as_model(model)
+
+  @property
+  def is_repeatable(self) -> bool:
+    return not models.has_stateful_randomness(self._given)
 
   @property
   def batch_spec(self) -> Any:
@@ -89,3 +99,46 @@ def as_oracle(
 ) -> Oracle:
   """The objective itself if it is an oracle, else the loss of the model it is."""
   return objective if isinstance(objective, Oracle) else ModelLoss(objective)
+
+
+class _Inference(Oracle):
+  """See `without_dropout`."""
+
+  def __init__(self, oracle: Oracle):
+    self._oracle = oracle
+
+  @property
+  def batch_spec(self) -> Any:
+    return self._oracle.batch_spec
+
+  def initial_weights(self, seed: Any) -> ModelWeights:
+    return self._oracle.initial_weights(seed)
+
+  def evaluate(self, weights: ModelWeights, batch: Any, seed: Any) -> Evaluation:
+    del seed
+    return self._oracle.evaluate(weights, batch, None)
+
+  def finalize_metrics(self, sums: Any) -> collections.OrderedDict:
+    return self._oracle.finalize_metrics(sums)
+
+
+def without_dropout(
+  objective: Oracle | models.Model | tff.learning.models.FunctionalModel,
+) -> Oracle:
+  """The objective as it is in inference, also where it is trained."""
+  return _Inference(as_oracle(objective))
+
+
+def check_repeatable(oracle: Oracle) -> None:
+  """Checks that two gradients on one batch can see the same randomness.
+
+  Raises:
+    ValueError: If they cannot.
+  """
+  if not oracle.is_repeatable:
+    raise ValueError(
+      'model draws random numbers that cannot be seeded (dropout in a '
+      'tff.learning.models.FunctionalModel), and this algorithm compares two gradients '
+      'on one batch: pass oracles.without_dropout(model), or a tff_algorithms.Model, '
+      'whose dropout takes a seed.'
+    )

@@ -74,6 +74,10 @@ class Phase(abc.ABC):
   def message(self, server: ServerState) -> Any:
     """What is broadcast; work of the server before the broadcast goes here."""
 
+  def bytes_down(self, message_type: tff.Type) -> int:
+    """What a client is sent, counted; in halves, one client of each."""
+    return structures.size_in_bytes(message_type)
+
   @abc.abstractmethod
   def work(self, message: Any, given: ClientRows) -> ClientResult:
     """What a client does with what it has."""

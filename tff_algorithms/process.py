@@ -57,6 +57,7 @@ def build_learning_process(
   client_input: ClientInput,
   *,
   server_optimizer: tff.learning.optimizers.Optimizer,
+  optimizer_name: str = 'server_optimizer',
   metrics_aggregator: tff.aggregators.UnweightedAggregationFactory | None = None,
 ) -> PhasedProcess:
   """Builds the process whose `next` runs the phases one after the other.
@@ -79,6 +80,7 @@ def build_learning_process(
     phases: The phases, in order.
     client_input: What the clients' argument is.
     server_optimizer: The optimizer whose state is `ServerState.optimizer`.
+    optimizer_name: The name of its hyperparameters in H.
     metrics_aggregator: Sums the clients' measurements and counts the clients:
       `tff.aggregators.SumFactory()` by default, or a `SecureSumFactory` whose bounds
       hold all of them. Secure here and in the phases, every aggregation is.
@@ -135,15 +137,15 @@ def build_learning_process(
   @tff.tensorflow.computation(state_type)
   def get_hparams(state):
     server = state.server
-    return collections.OrderedDict(
-      server.hparams, server_optimizer=server_optimizer.get_hparams(server.optimizer)
-    )
+    hparams = collections.OrderedDict(server.hparams)
+    hparams[optimizer_name] = server_optimizer.get_hparams(server.optimizer)
+    return hparams
 
   @tff.tensorflow.computation(state_type, get_hparams.type_signature.result)
   def set_hparams(state, hparams):
     hparams = collections.OrderedDict(hparams)
     optimizer = server_optimizer.set_hparams(
-      state.server.optimizer, hparams.pop('server_optimizer')
+      state.server.optimizer, hparams.pop(optimizer_name)
     )
     server = state.server._replace(optimizer=optimizer, hparams=hparams)
     return state._replace(server=server)

@@ -25,6 +25,7 @@ class _Counted(NamedTuple):
   """The clients' measurements and how many clients there were."""
 
   num_present: tf.Tensor
+  num_gradient_clients: tf.Tensor | tuple[()]  # Of a cohort that is split in halves.
   num_kept: tf.Tensor
   num_left_out: tf.Tensor
   measurements: collections.OrderedDict
@@ -81,7 +82,7 @@ class RoundTrip:
       )
     self._sum = factory.create(counted_type)
     self._bytes = collections.OrderedDict(
-      bytes_down=structures.size_in_bytes(message_type),
+      bytes_down=phase.bytes_down(message_type),
       bytes_up=sum(
         structures.size_in_bytes(upload.value)
         + (structures.size_in_bytes(upload.weight) if aggregator.is_weighted else 0)
@@ -140,6 +141,11 @@ class RoundTrip:
     result = structures.select(kept, result, structures.zeros_like(result))
     counted = _Counted(
       num_present=tf.ones([]),
+      num_gradient_clients=(
+        ()
+        if given.only_gradient is None
+        else tf.cast(given.only_gradient, tf.float32)
+      ),
       num_kept=tf.cast(kept, tf.float32),
       num_left_out=tf.cast(has_examples & ~finite, tf.float32),
       measurements=result.measurements,
@@ -151,12 +157,7 @@ class RoundTrip:
   def _guarded_finish(self, server, aggregator_states, aggregates, counted):
     """The server's side of the phase, and its metrics."""
     counted = structures.from_vector(counted, self._counted_specs)
-    an_error = tf.debugging.assert_greater(
-      counted.num_present,
-      0.5,
-      message='Empty cohort: a round needs at least one client, found none.',
-    )
-    with tf.control_dependencies([an_error]):
+    with tf.control_dependencies(_cohort_errors(counted)):
       num_kept = tf.identity(counted.num_kept)
     new_server = self._phase.finish(server, aggregates.results)
     # A secure sum of floats is quantised: half a client stands for none.
@@ -180,6 +181,31 @@ class RoundTrip:
       new_states,
       collections.OrderedDict(train=metrics, aggregator=aggregates.measurements),
     )
+
+
+def _cohort_errors(counted: _Counted) -> list[Any]:
+  """Operations that stop a round whose cohort cannot be."""
+  errors = [
+    tf.debugging.assert_greater(
+      counted.num_present,
+      0.5,
+      message='Empty cohort: a round needs at least one client, found none.',
+    )
+  ]
+  gradient_clients = counted.num_gradient_clients
+  if gradient_clients != ():
+    update_clients = counted.num_present - gradient_clients
+    errors.append(
+      tf.debugging.assert_greater(
+        tf.minimum(gradient_clients, update_clients),
+        0.5,
+        message=(
+          'split_cohort: a round needs at least one client for the gradient and one '
+          'for the update; client_inputs.in_halves splits a cohort.'
+        ),
+      )
+    )
+  return errors
 
 
 def _create(name: str, factories: Mapping[str, Any], upload_type: Any) -> Any:

@@ -7,12 +7,15 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algorithms import schedules, structures
+from tff_algorithms import base_optimizers, schedules, structures
 from tff_algorithms.oracles import Oracle
 from tff_algorithms.phases import ServerState
 from tff_algorithms.terms import Term
 
 _LEARNING_RATE = tff.learning.optimizers.LEARNING_RATE_KEY
+
+# (server, the aggregated uploads by name) -> server.
+ServerStep = Callable[[ServerState, Any], ServerState]
 
 
 def initial_state(
@@ -21,17 +24,29 @@ def initial_state(
   *,
   seed: int,
   terms: Sequence[Term] = (),
+  optimizer_name: str = 'server_optimizer',
   **hparams: float,
 ) -> Callable[[], ServerState]:
-  """The TensorFlow function that makes an algorithm's first `ServerState`."""
+  """The TensorFlow function that makes an algorithm's first `ServerState`.
+
+  Args:
+    oracle: What gives the gradients.
+    optimizer: The optimizer whose state is `ServerState.optimizer`.
+    seed: The run's seed.
+    terms: The augmenting gradients.
+    optimizer_name: The builder's argument that the optimizer is, for error messages.
+    **hparams: The hyperparameters of the algorithm's own.
+  """
 
   def make():
-    # [seed, 0] seeds the rounds: see LocalTraining.
+    # [seed, 0] seeds the rounds: see local_loop.client_seed.
     weights = oracle.initial_weights(tf.constant([seed, 1], tf.int64))
+    specs = structures.tensor_specs(weights.trainable)
+    base_optimizers.check_fits(optimizer, specs, optimizer_name)
     return ServerState(
       round_num=tf.constant(0),
       weights=weights,
-      optimizer=optimizer.initialize(structures.tensor_specs(weights.trainable)),
+      optimizer=optimizer.initialize(specs),
       terms=tuple(term.init(weights) for term in terms),
       hparams=collections.OrderedDict(
         (name, tf.constant(value, tf.float32)) for name, value in hparams.items()
@@ -41,34 +56,48 @@ def initial_state(
   return make
 
 
+def scheduled(
+  optimizer: tff.learning.optimizers.Optimizer, state: Any, factor: Any
+) -> Any:
+  """The optimizer's state with its learning rate multiplied by a factor.
+
+  Raises:
+    ValueError: If the learning rate is not among the optimizer's hyperparameters.
+  """
+  hparams = optimizer.get_hparams(state)
+  if _LEARNING_RATE not in hparams:
+    raise ValueError(
+      f'A schedule needs an optimizer with a {_LEARNING_RATE!r} hyperparameter, '
+      f'{type(optimizer).__name__} has none.'
+    )
+  rate = tf.convert_to_tensor(hparams[_LEARNING_RATE])
+  now = collections.OrderedDict(hparams)
+  now[_LEARNING_RATE] = rate * tf.cast(factor, rate.dtype)
+  return optimizer.set_hparams(state, now)
+
+
 def optimizer_step(
   optimizer: tff.learning.optimizers.Optimizer,
+  upload: str,
   schedule: schedules.Schedule | None = None,
-) -> Callable[[ServerState, Any], ServerState]:
+) -> ServerStep:
   """The server step that hands a (pseudo-)gradient to an optimizer.
 
   Args:
     optimizer: The optimizer; its state is `ServerState.optimizer`.
+    upload: The name of the upload whose mean is the gradient.
     schedule: The factor on its learning rate, which must then be among its
       hyperparameters.
   """
 
-  def step(server, gradient):
+  def step(server, means):
     state = server.optimizer
     if schedule is not None:
-      hparams = optimizer.get_hparams(state)
-      if _LEARNING_RATE not in hparams:
-        raise ValueError(
-          f'A schedule needs an optimizer with a {_LEARNING_RATE!r} hyperparameter, '
-          f'{type(optimizer).__name__} has none.'
-        )
-      rate = tf.convert_to_tensor(hparams[_LEARNING_RATE])
-      now = collections.OrderedDict(hparams)
-      now[_LEARNING_RATE] = rate * tf.cast(schedule(server.round_num), rate.dtype)
-      state = optimizer.set_hparams(state, now)
-    state, trainable = optimizer.next(state, server.weights.trainable, gradient)
+      state = scheduled(optimizer, state, schedule(server.round_num))
+    x = server.weights.trainable
+    state, trainable = optimizer.next(state, x, means[upload])
     if schedule is not None:
-      state = optimizer.set_hparams(state, hparams)
+      state = optimizer.set_hparams(state, optimizer.get_hparams(server.optimizer))
     weights = server.weights._replace(trainable=trainable)
     return server._replace(optimizer=state, weights=weights)
 

@@ -4,8 +4,7 @@
 
 A term is one summand of a, and carries everything that belongs to it: a state at the
 server, what is sent for it, what clients upload for it. Terms sum, so an algorithm is
-a list of them. Every hook but `value` may be left as it is; nothing is the empty
-struct `()`.
+a list of them. Every hook may be left as it is; nothing is the empty struct `()`.
 """
 
 import abc
@@ -31,14 +30,15 @@ class Client:
     rows: All the client's rows.
     num_examples: How many there are, in the weights' dtype.
     seed: The client's seed in this round.
-    full_gradient: seed or None -> the `local_loop.FullGradient` at x.
+    full_gradient: (weights, whether with dropout) -> the `local_loop.FullGradient`
+      there; of no rows where the client is to send an update only.
   """
 
   weights: ModelWeights
   rows: Structure
   num_examples: tf.Tensor
   seed: tf.Tensor
-  full_gradient: Callable[[Any], Any]
+  full_gradient: Callable[[ModelWeights, bool], Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +68,10 @@ class Term(abc.ABC):
   # Whether `uploads` wants `Outcome.gradient_sum`, which the loop adds up on request.
   needs_gradient_sum: bool = False
 
+  # Whether `value` takes another gradient on the step's batch: both must then see the
+  # same randomness.
+  takes_second_gradient: bool = False
+
   @property
   def aggregators(self) -> Mapping[str, tff.aggregators.AggregationFactory]:
     """A factory for each upload, by the upload's name."""
@@ -88,9 +92,10 @@ class Term(abc.ABC):
     del message, client
     return ()
 
-  @abc.abstractmethod
   def value(self, step: Step, message: Any, prepared: Any) -> Structure:
-    """Its value at a local step, of the weights' structure."""
+    """Its value at a local step, of the weights' structure; `()` adds nothing."""
+    del step, message, prepared
+    return ()
 
   def uploads(self, client: Client, prepared: Any, outcome: Any) -> Any:
     """What the client uploads for it: names -> `phases.Upload`.
@@ -113,3 +118,29 @@ class Term(abc.ABC):
     """
     del means, weights
     return state
+
+  def metrics(self, state: Any, means: Any) -> Mapping[str, tf.Tensor]:
+    """Scalars that tell about the round.
+
+    Args:
+      state: Its state at the server before the round.
+      means: Its aggregated uploads by name.
+    """
+    del state, means
+    return {}
+
+
+def value_at_x(term: Term, message: Any, x: Structure) -> Structure:
+  """A term's value at y = x where it follows from its message alone.
+
+  Raises:
+    ValueError: If it does not, but needs a client's batch.
+  """
+
+  def evaluate(weights):
+    raise ValueError(
+      f'the term {term.name!r} needs a batch for its value at y = x, so the server '
+      'cannot track the state of a base optimizer with it.'
+    )
+
+  return term.value(Step(y=x, x=x, evaluate=evaluate), message, ())

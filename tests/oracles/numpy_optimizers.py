@@ -246,12 +246,16 @@ class AdaGrad:
 
 
 class Adam:
-  """Table 5, row 4, without the bias corrections of Algorithm 4.
+  """Table 5, row 4, and on request the bias corrections of Algorithm 4.
 
   U(g, (m, v)) = ((1 - beta_1) g + beta_1 m) / (eps + sqrt v)
   V(g, (m, v)) = ((1 - beta_1) g + beta_1 m, (1 - beta_2) g^2 + beta_2 v)
   So the step takes the new m but the old v, which starts at 0 (Algorithm 4):
   the first step divides by epsilon alone. Epsilon is appendix C.1's.
+
+  With bias_correction U and the new m are divided by 1 - beta_1^t, and the new v
+  by 1 - beta_2^t. The corrected m and v are the ones that are kept. t is part of
+  the statistics, starts at 1 and grows by 1 with every V.
   """
 
   def __init__(
@@ -260,22 +264,34 @@ class Adam:
     beta_2: float = 0.99,
     epsilon: float = 1e-3,
     initial_accumulator: float = 0.0,
+    bias_correction: bool = False,
   ):
     self._beta_1 = beta_1
     self._beta_2 = beta_2
     self._epsilon = epsilon
     self._initial = initial_accumulator
+    self._bias_correction = bias_correction
 
   def init(self, weights: Weights) -> State:
-    return {
+    s: State = {
       'm': map_weights(np.zeros_like, weights),
       'v': map_weights(lambda w: np.full_like(w, self._initial), weights),
     }
+    if self._bias_correction:
+      s['t'] = 1
+    return s
+
+  def _corrections(self, s: State) -> tuple[float, float]:
+    """1 - beta_1^t and 1 - beta_2^t, or ones."""
+    if not self._bias_correction:
+      return 1.0, 1.0
+    return 1 - self._beta_1 ** s['t'], 1 - self._beta_2 ** s['t']
 
   def U(self, g: Weights, s: State) -> Weights:
     b1, eps = self._beta_1, self._epsilon
+    k1, _ = self._corrections(s)
     return map_weights(
-      lambda g, m, v: ((1 - b1) * g + b1 * m) / (eps + np.sqrt(v)),
+      lambda g, m, v: ((1 - b1) * g + b1 * m) / ((eps + np.sqrt(v)) * k1),
       g,
       s['m'],
       s['v'],
@@ -283,10 +299,14 @@ class Adam:
 
   def V(self, g: Weights, s: State) -> State:
     b1, b2 = self._beta_1, self._beta_2
-    return {
-      'm': map_weights(lambda g, m: (1 - b1) * g + b1 * m, g, s['m']),
-      'v': map_weights(lambda g, v: (1 - b2) * g**2 + b2 * v, g, s['v']),
+    k1, k2 = self._corrections(s)
+    new: State = {
+      'm': map_weights(lambda g, m: ((1 - b1) * g + b1 * m) / k1, g, s['m']),
+      'v': map_weights(lambda g, v: ((1 - b2) * g**2 + b2 * v) / k2, g, s['v']),
     }
+    if self._bias_correction:
+      new['t'] = s['t'] + 1
+    return new
 
 
 class BaseServer:

@@ -13,11 +13,17 @@ import tensorflow_federated as tff
 
 from tests.oracles import numpy_models
 from tests.tff_algorithms import problems
-from tff_algorithms import base_optimizers, oracles, schedules, server_steps
+from tff_algorithms import (
+  base_optimizers,
+  client_optimizers,
+  oracles,
+  schedules,
+  server_steps,
+)
 from tff_algorithms.client_inputs import ClientRows
 from tff_algorithms.fed_prox import Proximal
-from tff_algorithms.full_gradient import FullGradient
-from tff_algorithms.local_training import LocalTraining
+from tff_algorithms.full_gradient import GRADIENT, FullGradient
+from tff_algorithms.local_training import DELTA, LocalTraining
 
 pytestmark = pytest.mark.slow
 
@@ -31,8 +37,8 @@ def _sgd(rate):
 def _training(problem, *, batch_size, epochs=1, terms=(), weighting='examples', seed=0):
   return LocalTraining(
     oracle=oracles.as_oracle(problem.model),
-    server_step=server_steps.optimizer_step(_sgd(1.0)),
-    client_optimizer=base_optimizers.sgd(),
+    server_step=server_steps.optimizer_step(_sgd(1.0), DELTA),
+    client_optimizer=client_optimizers.Fresh(base_optimizers.sgd()),
     terms=terms,
     batch_size=batch_size,
     epochs=epochs,
@@ -101,7 +107,7 @@ def test_one_full_batch_step_is_server_only(shape, client_sizes, rate, batch_siz
   problem, cohort = _problem_and_cohort(shape, client_sizes)
   server_only = FullGradient(
     oracle=oracles.as_oracle(problem.model),
-    server_step=server_steps.optimizer_step(_sgd(rate)),
+    server_step=server_steps.optimizer_step(_sgd(rate), GRADIENT),
     batch_size=batch_size,
     weighting='examples',
     aggregator=_MEAN,

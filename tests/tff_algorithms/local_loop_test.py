@@ -5,27 +5,29 @@ import collections
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from tests.oracles import fed_avg as oracle
 from tests.oracles import numpy_models
 from tests.tff_algorithms import problems
-from tff_algorithms import base_optimizers, local_loop, models, oracles, structures
+from tff_algorithms import local_loop, models, oracles, structures
 
 _SEED = tf.constant([3, 5], tf.int64)
 
 
-def _loop(problem, rows, **changed):
+def _loop(problem, rows, *, rate=lambda t: 0.1, **changed):
+  """By default 2 epochs of SGD in batches of 4, the rate a function of the step."""
+
+  def sgd(t, s, y, g):
+    return s, structures.subtract(y, structures.scale(rate(t), g))
+
   arguments = dict(
     num_steps=local_loop.num_local_steps(rows, 4, 2, None),
     batch_size=4,
-    rate=lambda step: 0.1,
     seed=_SEED,
     shuffle=False,
-    base=base_optimizers.sgd(),
+    update=sgd,
     s=(),
-    advance=True,
   )
   x = problem.model.initialize(_SEED)
   return local_loop.local_loop(
@@ -200,20 +202,17 @@ def test_the_full_gradient_is_taken_without_dropout_unless_seeded():
   )
 
 
-@pytest.mark.parametrize('advance', [False, True])
-def test_statistics_are_advanced_only_on_request(advance):
-  problem = problems.logistic()
-  rows = problems.classification_rows(4)
-  base = base_optimizers.momentum(0.9)
-  s = tf.nest.map_structure(tf.ones_like, problem.model.initialize(_SEED).trainable)
-  outcome = _loop(problem, rows, num_steps=3, base=base, s=s, advance=advance)
-  y, m = problem.weights, numpy_models.map_weights(np.ones_like, problem.weights)
-  for _ in range(3):
-    _, g = problem.oracle.loss_and_gradient(y, rows)
-    u = numpy_models.map_weights(lambda a, b: 0.1 * a + 0.9 * b, g, m)
-    y = numpy_models.map_weights(lambda a, b: a - 0.1 * b, y, u)
-    m = u if advance else m
-  problems.assert_close(outcome.weights, y)
+def test_the_optimizers_state_goes_from_step_to_step():
+  """s counts the steps, and is the rate of the next."""
+  problem = problems.quadratic([1.0])
+  rows = problems.quadratic_rows([[[1.0]]], [[0.0]])
+
+  def update(t, s, y, g):
+    return s + 0.25, structures.subtract(y, structures.scale(s, g))
+
+  outcome = _loop(problem, rows, num_steps=3, update=update, s=tf.constant(0.25))
+  expected = (1 - 0.25) * (1 - 0.5) * (1 - 0.75)
+  np.testing.assert_allclose(outcome.weights['w'], [expected], rtol=1e-6)
 
 
 def test_the_rate_is_a_function_of_the_step():

@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 from tff_algorithms import (
   base_optimizers,
   client_inputs,
+  client_optimizers,
   local_training,
   mean,
   models,
@@ -52,8 +53,8 @@ def _orders(seed, round_num, client_id):
   )
   phase = local_training.LocalTraining(
     oracle=oracles.as_oracle(model),
-    server_step=lambda server, delta: server,
-    client_optimizer=base_optimizers.sgd(),
+    server_step=lambda server, means: server,
+    client_optimizer=client_optimizers.Fresh(base_optimizers.sgd()),
     terms=(),
     batch_size=1,
     epochs=2,
@@ -67,8 +68,7 @@ def _orders(seed, round_num, client_id):
   message = local_training.Message(
     round_num=tf.constant(round_num),
     weights=model.initialize(None),
-    learning_rate=tf.constant(1.0),
-    statistics=(),
+    optimizer=tf.constant(1.0),
     terms=(),
   )
   rows = collections.OrderedDict(

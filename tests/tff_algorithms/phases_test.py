@@ -12,6 +12,7 @@ from tests.tff_algorithms import problems
 from tff_algorithms import (
   base_optimizers,
   client_inputs,
+  client_optimizers,
   oracles,
   process,
   schedules,
@@ -19,8 +20,8 @@ from tff_algorithms import (
   structures,
 )
 from tff_algorithms.fed_avg import build_fed_avg
-from tff_algorithms.full_gradient import FullGradient
-from tff_algorithms.local_training import LocalTraining
+from tff_algorithms.full_gradient import GRADIENT, FullGradient
+from tff_algorithms.local_training import DELTA, LocalTraining
 from tff_algorithms.server_only import build_server_only
 from tff_algorithms.terms import Term
 
@@ -49,15 +50,15 @@ def _mime(model, *, client_learning_rate, batch_size, epochs, weighting='example
   mean = tff.aggregators.MeanFactory()
   control_variate = FullGradient(
     oracle=oracle,
-    server_step=lambda server, c: server._replace(terms=(c,)),
+    server_step=lambda server, means: server._replace(terms=(means[GRADIENT],)),
     batch_size=batch_size,
     weighting=weighting,
     aggregator=mean,
   )
   training = LocalTraining(
     oracle=oracle,
-    server_step=server_steps.optimizer_step(optimizer),
-    client_optimizer=base_optimizers.sgd(),
+    server_step=server_steps.optimizer_step(optimizer, DELTA),
+    client_optimizer=client_optimizers.Fresh(base_optimizers.sgd()),
     terms=[ControlVariate()],
     batch_size=batch_size,
     epochs=epochs,
@@ -183,22 +184,22 @@ def test_a_models_metric_gives_way_to_ours_of_the_same_name():
     assert metrics['other'] < 0
 
 
-@pytest.mark.parametrize('advance', [False, True])
-def test_clients_can_step_with_the_servers_statistics(advance):
+@pytest.mark.parametrize('updates_locally', [False, True])
+def test_clients_can_step_with_the_servers_statistics(updates_locally):
   """On f = a w^2 / 2 from m at the server: frozen as in MimeLite, or as in Loc-Mime."""
   a, eta, beta, m, w = 2.0, 0.1, 0.5, 0.25, 1.0
   problem = problems.quadratic([w])
   oracle = oracles.as_oracle(problem.model)
-  optimizer = base_optimizers.as_tff_optimizer(base_optimizers.momentum(beta), 1.0)
+  optimizer = base_optimizers.as_tff_optimizer(base_optimizers.momentum(beta), eta)
 
-  def keep_y(server, delta):
-    trainable = structures.subtract(server.weights.trainable, delta)
+  def keep_y(server, means):
+    trainable = structures.subtract(server.weights.trainable, means[DELTA])
     return server._replace(weights=server.weights._replace(trainable=trainable))
 
   training = LocalTraining(
     oracle=oracle,
     server_step=keep_y,
-    client_optimizer=base_optimizers.momentum(beta),
+    client_optimizer=client_optimizers.ServersState(optimizer, updates_locally),
     terms=[],
     batch_size=1,
     epochs=3,
@@ -208,13 +209,11 @@ def test_clients_can_step_with_the_servers_statistics(advance):
     schedule=schedules.constant(),
     aggregator=tff.aggregators.MeanFactory(),
     seed=0,
-    statistics=lambda server: server.optimizer['statistics'],
-    advance=advance,
   )
 
   def initial_state():
     state = server_steps.initial_state(
-      oracle, optimizer, seed=0, client_learning_rate=eta
+      oracle, optimizer, seed=0
     )()
     statistics = collections.OrderedDict(w=tf.constant([m]))
     return state._replace(
@@ -232,7 +231,7 @@ def test_clients_can_step_with_the_servers_statistics(advance):
   after = learning_process.next(state, [problems.dataset(rows)]).state.server
   for _ in range(3):
     u = (1 - beta) * a * w + beta * m
-    w, m = w - eta * u, (u if advance else m)
+    w, m = w - eta * u, (u if updates_locally else m)
   np.testing.assert_allclose(after.weights.trainable['w'], [w], rtol=1e-5)
   np.testing.assert_allclose(after.optimizer['statistics']['w'], [0.25])
 
@@ -242,7 +241,7 @@ def test_a_phase_listed_twice_is_one_round():
   optimizer = tff.learning.optimizers.build_sgdm(0.1)
   phase = FullGradient(
     oracle=oracle,
-    server_step=server_steps.optimizer_step(optimizer),
+    server_step=server_steps.optimizer_step(optimizer, GRADIENT),
     batch_size=4,
     weighting='examples',
     aggregator=tff.aggregators.MeanFactory(),

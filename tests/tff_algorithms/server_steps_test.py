@@ -26,9 +26,9 @@ def test_the_first_state_has_the_models_weights_and_the_hyperparameters():
 def test_a_schedule_scales_a_step_and_leaves_the_base_rate():
   optimizer = tff.learning.optimizers.build_sgdm(0.5)
   server = _server(optimizer)._replace(round_num=tf.constant(2))
-  step = server_steps.optimizer_step(optimizer, schedules.exponential(1))
+  step = server_steps.optimizer_step(optimizer, 'g', schedules.exponential(1))
   gradient = tf.nest.map_structure(tf.ones_like, server.weights.trainable)
-  after = step(server, gradient)
+  after = step(server, {'g': gradient})
   moved = server.weights.trainable['bias'] - after.weights.trainable['bias']
   np.testing.assert_allclose(moved, [0.125] * 3, rtol=1e-5)
   assert after.optimizer['learning_rate'] == 0.5
@@ -42,7 +42,7 @@ def test_a_schedule_needs_an_optimizer_with_a_learning_rate():
     def next(self, state, weights, gradients):
       return state, weights
 
-  step = server_steps.optimizer_step(Fixed(), schedules.constant())
+  step = server_steps.optimizer_step(Fixed(), 'g', schedules.constant())
   server = _server(Fixed())
   with pytest.raises(ValueError, match='learning_rate'):
-    step(server, server.weights.trainable)
+    step(server, {'g': server.weights.trainable})

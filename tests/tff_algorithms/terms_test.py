@@ -40,7 +40,7 @@ class PreviousControlVariate(Term):
     return state
 
   def prepare(self, message, client):
-    return client.full_gradient(None).gradient
+    return client.full_gradient(client.weights, False).gradient
 
   def value(self, step, message, prepared):
     return structures.subtract(message, step.evaluate(step.x).gradient)
