@@ -256,8 +256,8 @@ def check_fits(
     raise ValueError(f'{name} does not fit the weights: {error}') from error
   if not fits:
     raise ValueError(
-      f'{name} does not fit the weights: a step changes the shapes or the dtypes of its '
-      f'state or of the weights, from {_types(before)} to {_types(after)}.'
+      f'{name} does not fit the weights: a step changes the shapes or the dtypes of '
+      f'its state or of the weights, from {_types(before)} to {_types(after)}.'
     )
 
 

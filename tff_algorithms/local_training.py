@@ -220,7 +220,7 @@ class LocalTraining(Phase):
     # aggregation is enough; exact where the aggregator is a plain mean.
     mean_square = measurements['weighted_square_sum'] / measurements['weight_sum']
     spread_square = mean_square - tf.square(structures.global_norm(means[DELTA]))
-    own = {}
+    own: dict[str, tf.Tensor] = {}
     for term, state in zip(self.terms, old.terms, strict=True):
       own.update(term.metrics(state, self._means_of(term, means)))
     return round_metrics(

@@ -116,9 +116,7 @@ class MimeStep:
     s, _ = self.base_optimizer.next(s, x, structures.add(c, *self._others_at_x(server)))
     eta_g = server.hparams['server_learning_rate'] * self.schedule(server.round_num)
     x = structures.subtract(x, structures.scale(eta_g, means[DELTA]))
-    stepped = server._replace(
-      optimizer=s, weights=server.weights._replace(trainable=x)
-    )
+    stepped = server._replace(optimizer=s, weights=server.weights._replace(trainable=x))
     usable = self.first.is_usable(state, server.round_num)
     return structures.select(usable, stepped, server)
 
@@ -207,9 +205,7 @@ def build(
         f'{name} ({type(factory).__name__}) cannot weight clients, and with '
         'split_cohort one half of them must count for nothing.'
       )
-  own = first(
-    weighting=weighting, aggregator=gradient_mean, dropout=gradient_dropout
-  )
+  own = first(weighting=weighting, aggregator=gradient_mean, dropout=gradient_dropout)
   all_terms = [own, *terms]
   training = local_training.LocalTraining(
     oracle=oracle,

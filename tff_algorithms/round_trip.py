@@ -142,9 +142,7 @@ class RoundTrip:
     counted = _Counted(
       num_present=tf.ones([]),
       num_gradient_clients=(
-        ()
-        if given.only_gradient is None
-        else tf.cast(given.only_gradient, tf.float32)
+        () if given.only_gradient is None else tf.cast(given.only_gradient, tf.float32)
       ),
       num_kept=tf.cast(kept, tf.float32),
       num_left_out=tf.cast(has_examples & ~finite, tf.float32),

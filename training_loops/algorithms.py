@@ -10,7 +10,7 @@ import typing
 from typing import Any
 
 from training_loops import learning_rate_schedules, optimizers
-from training_loops.options import Option, choice, integer, number
+from training_loops.options import Option, choice, integer, number, switch
 
 if typing.TYPE_CHECKING:
   import tensorflow_federated as tff
@@ -43,7 +43,7 @@ _CLIENT_WEIGHTING = choice(
 )
 
 # What every algorithm with local steps uses.
-_LOCAL_TRAINING = (
+_LOCAL_STEPS = (
   number('client_learning_rate', 0.1, 'The learning rate of the clients.', above=0),
   integer('batch_size', 20, 'Examples that a client takes at a time.'),
   integer('client_epochs', 1, 'Passes over the data of a client in a round.'),
@@ -51,7 +51,25 @@ _LOCAL_TRAINING = (
   _CLIENT_WEIGHTING,
   learning_rate_schedules.schedule_option('client'),
   learning_rate_schedules.schedule_option('server'),
-  optimizers.SERVER_OPTIMIZER,
+)
+_LOCAL_TRAINING = (*_LOCAL_STEPS, optimizers.SERVER_OPTIMIZER)
+
+# What every algorithm of the Mime paper uses.
+_MIME = (
+  *_LOCAL_STEPS,
+  number('server_learning_rate', 1.0, 'The learning rate of the server.', above=0),
+  switch('mime_gradient_dropout', 'Full gradients with dropout, as in training.'),
+)
+_MIME_SPLIT_COHORT = switch(
+  'mime_split_cohort',
+  'Half of the clients send only gradients, the others only updates.',
+)
+_MIME_CONTROL_VARIATE = choice(
+  'mime_control_variate',
+  'current',
+  "Whose gradients correct the local steps: this round's (two trips a round), or those "
+  'of the round before.',
+  {'current': [], 'previous': []},
 )
 
 _FED_PROX_RHO = number(
@@ -59,17 +77,43 @@ _FED_PROX_RHO = number(
 )
 
 
-def _local_training(config: Config) -> dict[str, Any]:
-  """The arguments of `build_fed_avg` from `_LOCAL_TRAINING`."""
+def _local_steps(config: Config) -> dict[str, Any]:
+  """The arguments that builders take from `_LOCAL_STEPS`, but for the rate."""
   return {
-    'client_learning_rate': config['client_learning_rate'],
     'batch_size': config['batch_size'],
     'epochs': config['client_epochs'],
     'max_steps': config['max_client_steps'],
     'weighting': config['client_weighting'],
     'client_schedule': learning_rate_schedules.build_schedule('client', config),
     'server_schedule': learning_rate_schedules.build_schedule('server', config),
+  }
+
+
+def _local_training(config: Config) -> dict[str, Any]:
+  """The arguments of `build_fed_avg` from `_LOCAL_TRAINING`."""
+  return {
+    **_local_steps(config),
+    'client_learning_rate': config['client_learning_rate'],
     'server_optimizer': optimizers.build_server_optimizer(config),
+  }
+
+
+def _mime_arguments(config: Config) -> dict[str, Any]:
+  """The arguments of `mime_framework.build` from `_MIME`."""
+  return {
+    **_local_steps(config),
+    'server_learning_rate': config['server_learning_rate'],
+    'gradient_dropout': config['mime_gradient_dropout'],
+  }
+
+
+def _mime_with_base(config: Config) -> dict[str, Any]:
+  """The arguments of the algorithms with a base optimizer."""
+  eta = config['client_learning_rate']
+  return {
+    **_mime_arguments(config),
+    'base_optimizer': optimizers.build_base_optimizer(config, eta),
+    'split_cohort': config['mime_split_cohort'],
   }
 
 
@@ -86,12 +130,50 @@ def _fed_prox(config, model, **common):
   return build_fed_prox(model, rho=rho, **_local_training(config), **common)
 
 
+def _mime(config, model, **common):
+  from tff_algorithms.mime import build_mime
+
+  control_variate = config['mime_control_variate']
+  return build_mime(
+    model, control_variate=control_variate, **_mime_with_base(config), **common
+  )
+
+
+def _mime_lite(config, model, **common):
+  from tff_algorithms.mime_lite import build_mime_lite
+
+  return build_mime_lite(model, **_mime_with_base(config), **common)
+
+
+def _loc_mime(config, model, **common):
+  from tff_algorithms.loc_mime import build_loc_mime
+
+  control_variate = config['mime_control_variate']
+  return build_loc_mime(
+    model, control_variate=control_variate, **_mime_with_base(config), **common
+  )
+
+
+def _mime_mvr(config, model, **common):
+  from tff_algorithms.mime_mvr import build_mime_mvr
+
+  return build_mime_mvr(
+    model,
+    a=config['mvr_a'],
+    learning_rate=config['client_learning_rate'],
+    lite=config['algorithm'] == 'mime_lite_mvr',
+    **_mime_arguments(config),
+    **common,
+  )
+
+
 def _server_only(config, model, **common):
   from tff_algorithms.server_only import build_server_only
 
   return build_server_only(
     model,
-    optimizer=optimizers.build_base_optimizer(config),
+    optimizer=optimizers.build_base_optimizer(config, config['server_learning_rate']),
+    mvr_a=config.get('mvr_a'),
     batch_size=config['batch_size'],
     weighting=config['client_weighting'],
     schedule=learning_rate_schedules.build_schedule('server', config),
@@ -110,13 +192,39 @@ _ALGORITHMS = {
     (*_LOCAL_TRAINING, _FED_PROX_RHO),
     _fed_prox,
   ),
+  'mime': Algorithm(
+    "Mime: local steps with the server's optimizer state, corrected for drift "
+    '(Karimireddy 2021).',
+    (*_MIME, optimizers.BASE_OPTIMIZER, _MIME_CONTROL_VARIATE, _MIME_SPLIT_COHORT),
+    _mime,
+  ),
+  'mime_lite': Algorithm(
+    'MimeLite: Mime without the correction (Karimireddy 2021).',
+    (*_MIME, optimizers.BASE_OPTIMIZER, _MIME_SPLIT_COHORT),
+    _mime_lite,
+  ),
+  'loc_mime': Algorithm(
+    'Loc-Mime: Mime whose optimizer state the local steps update (Karimireddy 2021).',
+    (*_MIME, optimizers.BASE_OPTIMIZER, _MIME_CONTROL_VARIATE, _MIME_SPLIT_COHORT),
+    _loc_mime,
+  ),
+  'mime_mvr': Algorithm(
+    'MimeMVR: Mime with variance-reduced momentum (Karimireddy 2021, Algorithm 5).',
+    (*_MIME, optimizers.MVR_A),
+    _mime_mvr,
+  ),
+  'mime_lite_mvr': Algorithm(
+    'MimeLiteMVR: MimeMVR without its control variate (Karimireddy 2021, eq. 14).',
+    (*_MIME, optimizers.MVR_A),
+    _mime_mvr,
+  ),
   'server_only': Algorithm(
     "The centralized baseline: one step a round with the cohort's full gradient.",
     (
       integer('batch_size', 512, 'Examples that a client takes at a time.'),
       _CLIENT_WEIGHTING,
       learning_rate_schedules.schedule_option('server'),
-      optimizers.BASE_OPTIMIZER,
+      optimizers.SERVER_BASE_OPTIMIZER,
     ),
     _server_only,
   ),
@@ -136,6 +244,11 @@ def descriptions() -> dict[str, str]:
 def has_local_steps(config: Config) -> bool:
   """Whether the clients of the algorithm take local steps."""
   return 'client_learning_rate' in config
+
+
+def splits_cohort(config: Config) -> bool:
+  """Whether one half of a cohort sends gradients and the other updates."""
+  return bool(config.get('mime_split_cohort'))
 
 
 def build(

@@ -1,4 +1,4 @@
-"""The server's optimizers by name: their flags, and how each is built of them.
+"""Optimizers by name, the server's and base ones: their flags, how each is built.
 
 Rates and constants default to what the federated papers recommend rather than to what
 TFF's optimizers do: Reddi et al. 2021 (beta_2 = 0.99, epsilon = 1e-3), Karimireddy et
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import typing
 from typing import Any
 
-from training_loops.options import Option, choice, number
+from training_loops.options import Option, choice, number, switch
 
 if typing.TYPE_CHECKING:
   import tensorflow_federated as tff
@@ -47,7 +47,15 @@ def _accumulator(prefix: str, default: float) -> Option:
 
 def _pair_options(prefix: str) -> dict[str, Sequence[Option]]:
   """The base optimizers (U, V), each with the flags of its constants."""
-  adam = (_beta_1(prefix), _beta_2(prefix), _epsilon(prefix), _accumulator(prefix, 0.0))
+  adam = (
+    _beta_1(prefix),
+    _beta_2(prefix),
+    _epsilon(prefix),
+    _accumulator(prefix, 0.0),
+    switch(
+      f'{prefix}_bias_correction', "Adam's averages corrected as in Mime's Algorithm 4."
+    ),
+  )
   return {
     'sgd': (),
     'momentum': (_momentum(prefix),),
@@ -56,9 +64,20 @@ def _pair_options(prefix: str) -> dict[str, Sequence[Option]]:
   }
 
 
-_BASE = _pair_options('base')
-_PAIRS = _pair_options('server')
-_ADAM = (_beta_1('server'), _beta_2('server'), _epsilon('server'))
+def _tff_options(prefix: str) -> dict[str, Sequence[Option]]:
+  """TFF's own optimizers, each with the flags of its constants."""
+  adam = (_beta_1(prefix), _beta_2(prefix), _epsilon(prefix))
+  return {
+    'sgd': (),
+    'momentum': (_momentum(prefix),),
+    'adam': adam,
+    'yogi': (*adam, _accumulator(prefix, 1e-6)),
+    'adagrad': (_epsilon(prefix), _accumulator(prefix, 0.1)),
+  }
+
+
+_SERVER_TFF, _SERVER_PAIRS = _tff_options('server'), _pair_options('server')
+_BASE_TFF, _BASE_PAIRS = _tff_options('base'), _pair_options('base')
 
 SERVER_OPTIMIZER = choice(
   'server_optimizer',
@@ -67,29 +86,40 @@ SERVER_OPTIMIZER = choice(
   "the Mime paper, the others TFF's.",
   {
     'sgd': [_learning_rate(1.0)],
-    'momentum': [_learning_rate(1.0), _momentum('server')],
-    'adam': [_learning_rate(0.03), *_ADAM],
-    'yogi': [_learning_rate(0.03), *_ADAM, _accumulator('server', 1e-6)],
-    'adagrad': [
-      _learning_rate(0.1),
-      _epsilon('server'),
-      _accumulator('server', 0.1),
-    ],
-    'base_momentum': [_learning_rate(1.0), *_PAIRS['momentum']],
-    'base_adam': [_learning_rate(0.03), *_PAIRS['adam']],
-    'base_adagrad': [_learning_rate(0.1), *_PAIRS['adagrad']],
+    'momentum': [_learning_rate(1.0), *_SERVER_TFF['momentum']],
+    'adam': [_learning_rate(0.03), *_SERVER_TFF['adam']],
+    'yogi': [_learning_rate(0.03), *_SERVER_TFF['yogi']],
+    'adagrad': [_learning_rate(0.1), *_SERVER_TFF['adagrad']],
+    'base_momentum': [_learning_rate(1.0), *_SERVER_PAIRS['momentum']],
+    'base_adam': [_learning_rate(0.03), *_SERVER_PAIRS['adam']],
+    'base_adagrad': [_learning_rate(0.1), *_SERVER_PAIRS['adagrad']],
   },
 )
 
-BASE_OPTIMIZER = choice(
+_BASE: dict[str, Sequence[Option]] = {
+  **_BASE_PAIRS,
+  **{f'tff_{name}': _BASE_TFF[name] for name in ('adam', 'yogi', 'adagrad')},
+}
+_BASE_HELP = (
+  "The pair (U, V) of the Mime paper that steps with the gradients; tff_* are TFF's, "
+  'which step with the new mean square.'
+)
+
+# For clients that step with it, at the client learning rate.
+BASE_OPTIMIZER = choice('base_optimizer', 'sgd', _BASE_HELP, _BASE)
+
+MVR_A = number(
+  'mvr_a', 0.1, '1 - beta of the variance-reduced momentum.', above=0, at_most=1
+)
+
+# For server-only training, where the server steps with it.
+SERVER_BASE_OPTIMIZER = choice(
   'base_optimizer',
   'sgd',
-  'The pair (U, V) of the Mime paper that steps with the gradients.',
+  f'{_BASE_HELP} mvr is variance-reduced momentum.',
   {
-    'sgd': [_learning_rate(0.1)],
-    'momentum': [_learning_rate(0.1), *_BASE['momentum']],
-    'adam': [_learning_rate(0.03), *_BASE['adam']],
-    'adagrad': [_learning_rate(0.1), *_BASE['adagrad']],
+    name: [_learning_rate(0.03 if 'adam' in name else 0.1), *options]
+    for name, options in {**_BASE, 'mvr': (MVR_A,)}.items()
   },
 )
 
@@ -98,53 +128,55 @@ def build_server_optimizer(
   config: Mapping[str, Any],
 ) -> 'tff.learning.optimizers.Optimizer':
   """The optimizer that `--server_optimizer` and its flags describe."""
-  import tensorflow_federated as tff
-
-  name = config['server_optimizer']
-  rate = config['server_learning_rate']
+  name, rate = config['server_optimizer'], config['server_learning_rate']
   if name.startswith('base_'):
-    return _build_pair(name.removeprefix('base_'), 'server', config)
-  if name == 'sgd':
-    return tff.learning.optimizers.build_sgdm(rate)
-  if name == 'momentum':
-    return tff.learning.optimizers.build_sgdm(rate, config['server_momentum'])
-  if name == 'adagrad':
-    return tff.learning.optimizers.build_adagrad(
-      rate,
-      initial_preconditioner_value=config['server_initial_accumulator'],
-      epsilon=config['server_epsilon'],
-    )
-  moments = {
-    'beta_1': config['server_beta_1'],
-    'beta_2': config['server_beta_2'],
-    'epsilon': config['server_epsilon'],
-  }
-  if name == 'adam':
-    return tff.learning.optimizers.build_adam(rate, **moments)
-  return tff.learning.optimizers.build_yogi(
-    rate, initial_preconditioner_value=config['server_initial_accumulator'], **moments
-  )
+    return _build_pair(name.removeprefix('base_'), rate, 'server', config)
+  return _build_tff(name, rate, 'server', config)
 
 
 def build_base_optimizer(
-  config: Mapping[str, Any],
+  config: Mapping[str, Any], learning_rate: float
 ) -> 'tff.learning.optimizers.Optimizer':
-  """The optimizer that `--base_optimizer` and its flags describe."""
-  return _build_pair(config['base_optimizer'], 'base', config)
+  """The optimizer that `--base_optimizer` and its flags describe; for mvr, SGD."""
+  name = config['base_optimizer']
+  if name.startswith('tff_'):
+    return _build_tff(name.removeprefix('tff_'), learning_rate, 'base', config)
+  return _build_pair('sgd' if name == 'mvr' else name, learning_rate, 'base', config)
+
+
+def _build_tff(
+  name: str, rate: float, prefix: str, config: Mapping[str, Any]
+) -> 'tff.learning.optimizers.Optimizer':
+  import tensorflow_federated as tff
+
+  if name in ('sgd', 'momentum'):
+    return tff.learning.optimizers.build_sgdm(rate, config.get(f'{prefix}_momentum'))
+  constants = _constants(
+    _tff_options(prefix)[name],
+    prefix,
+    config,
+    initial_accumulator='initial_preconditioner_value',
+  )
+  return getattr(tff.learning.optimizers, f'build_{name}')(rate, **constants)
 
 
 def _build_pair(
-  name: str, prefix: str, config: Mapping[str, Any]
+  name: str, rate: float, prefix: str, config: Mapping[str, Any]
 ) -> 'tff.learning.optimizers.Optimizer':
   from tff_algorithms import base_optimizers
 
-  build = getattr(base_optimizers, name)
-  # The flags are named after the arguments, but for these two.
-  arguments = {'momentum': 'beta', 'epsilon': 'eps'}
+  options = _pair_options(prefix)[name]
+  constants = _constants(options, prefix, config, momentum='beta', epsilon='eps')
+  pair = getattr(base_optimizers, name)(**constants)
+  return base_optimizers.as_tff_optimizer(pair, rate)
+
+
+def _constants(
+  options: Sequence[Option], prefix: str, config: Mapping[str, Any], **renamed: str
+) -> dict[str, Any]:
+  """A builder's arguments by the flags named after them, but for those renamed."""
   constants = {}
-  for option in _pair_options(prefix)[name]:
-    constant = option.name.removeprefix(f'{prefix}_')
-    constants[arguments.get(constant, constant)] = config[option.name]
-  return base_optimizers.as_tff_optimizer(
-    build(**constants), config['server_learning_rate']
-  )
+  for option in options:
+    name = option.name.removeprefix(f'{prefix}_')
+    constants[renamed.get(name, name)] = config[option.name]
+  return constants

@@ -53,8 +53,8 @@ class Sampler:
 
   With an `available_share` below 1 every client has a time zone of its own, uniform
   over the day, and is available for the first such share of its day. When fewer are
-  available than are to be drawn, all of them come; when none is, the one whose day
-  begins next.
+  available than are to be drawn, all of them come; when fewer than `fewest` are, also
+  those whose days begin next.
 
   Attributes:
     client_ids: All the clients.
@@ -67,11 +67,12 @@ class Sampler:
     num_examples: Client id -> how many examples it has, for 'by_examples'.
     sampling_variance: For 'log_normal', the variance of the logarithm.
     dropout_rate: How probable a drawn client is to drop out of the round. Of a cohort
-      that drops out as a whole one client stays.
+      that drops out as a whole the `fewest` stay.
     straggler_rate: How probable a client of the round is to be a straggler.
     straggler_steps: How many local steps a straggler takes at most.
     rounds_per_day: After how many rounds it is the same time again.
     available_share: For which share of its day a client is available.
+    fewest: How many clients a round has at least, at most all.
 
   Raises:
     ValueError: If an option is out of its range or lacks what it needs, or there are
@@ -89,6 +90,7 @@ class Sampler:
   straggler_steps: int | None = None
   rounds_per_day: int | None = None
   available_share: float = 1.0
+  fewest: int = 1
 
   def __post_init__(self):
     self._check_options()
@@ -100,11 +102,12 @@ class Sampler:
       )
 
   def draw(self, round_num: int) -> list[Participant]:
-    """The clients of a round, at least one."""
+    """The clients of a round, `fewest` at least."""
     present = self._draw_cohort(round_num)
     if self.dropout_rate:
       luck = self._round_uniforms(round_num, _DROPOUT)[present]
-      present = present[luck >= min(self.dropout_rate, luck.max())]  # Somebody stays.
+      last_to_go = np.sort(luck)[-min(self.fewest, len(luck))]
+      present = present[luck >= min(self.dropout_rate, last_to_go)]  # Somebody stays.
     is_straggler = np.zeros(len(present), bool)
     if self.straggler_rate:
       luck = self._round_uniforms(round_num, _STRAGGLERS)[present]
@@ -117,7 +120,10 @@ class Sampler:
   def _check_options(self) -> None:
     rules = {
       f'sampling must be one of {", ".join(SAMPLINGS)}': self.sampling in SAMPLINGS,
-      'clients_per_round must be at least 1': self.clients_per_round >= 1,
+      'fewest must be at least 1': self.fewest >= 1,
+      f'clients_per_round must be at least {self.fewest}': (
+        self.clients_per_round >= self.fewest
+      ),
       'dropout_rate must be from 0 to below 1': 0 <= self.dropout_rate < 1,
       'straggler_rate must be from 0 to 1': 0 <= self.straggler_rate <= 1,
       'available_share must be above 0 and at most 1': 0 < self.available_share <= 1,
@@ -156,7 +162,11 @@ class Sampler:
     time = round_num % self.rounds_per_day / self.rounds_per_day
     local_times = (self._time_zones[self._drawable] + time) % 1.0
     available = self._drawable[local_times < self.available_share]
-    return available if len(available) else self._drawable[[np.argmax(local_times)]]
+    if len(available) >= self.fewest:
+      return available
+    # The times of those available are the lowest: their days have just begun.
+    next_up = np.argsort(-local_times, kind='stable')[: self.fewest - len(available)]
+    return np.sort(np.concatenate([available, self._drawable[next_up]]))
 
   def _round_uniforms(self, round_num: int, purpose: int) -> np.ndarray:
     return _uniforms(_round_bits(self.seed, round_num, len(self.client_ids), purpose))

@@ -137,6 +137,11 @@ def _check(flags: Mapping[str, Any]) -> None:
   ):
     if (flags[name] != off) != (flags[partner] is not None):
       raise UserError(f'--{name} and --{partner} go together: give both or neither.')
+  if algorithms.splits_cohort(flags) and flags['clients_per_round'] < 2:
+    raise UserError(
+      '--mime_split_cohort needs --clients_per_round of at least 2: one client for the '
+      'gradient and one for the update.'
+    )
   if flags['straggler_rate'] and not algorithms.has_local_steps(flags):
     raise UserError(
       f'--straggler_rate cuts local steps, and --algorithm={flags["algorithm"]} has '

@@ -105,6 +105,7 @@ def build_sampler(flags: dict[str, Any], task: tasks.Task) -> sampling.Sampler:
       straggler_steps=flags['straggler_steps'],
       available_share=flags['available_share'],
       rounds_per_day=flags['rounds_per_day'],
+      fewest=2 if algorithms.splits_cohort(flags) else 1,
     )
 
 
@@ -253,6 +254,8 @@ class _Training:
       clients = self._feed.arguments(self._sampler.draw(round_num))
     if round_num < self._flags['rounds']:
       self._feed.prepare(self._sampler.draw(round_num + 1))
+    if algorithms.splits_cohort(self._flags):
+      clients = client_inputs.in_halves(clients)
     output = self._process.next(self._completed[1], clients)
     train_metrics = output.metrics['client_work']['train']
     self._warn_of_divergence(round_num, train_metrics)

@@ -212,9 +212,7 @@ def test_clients_can_step_with_the_servers_statistics(updates_locally):
   )
 
   def initial_state():
-    state = server_steps.initial_state(
-      oracle, optimizer, seed=0
-    )()
+    state = server_steps.initial_state(oracle, optimizer, seed=0)()
     statistics = collections.OrderedDict(w=tf.constant([m]))
     return state._replace(
       optimizer=collections.OrderedDict(state.optimizer, statistics=statistics)
