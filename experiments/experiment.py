@@ -36,7 +36,9 @@ from training_loops.options import Section, integer, path
 
 _HERE = pathlib.Path(__file__).parent
 _RESULTS = _HERE.parent / 'docs' / 'results'
-_TUNING = 'tuning.csv'
+_TUNING, _PANELS = 'tuning.csv', 'panels.png'
+
+SWEEPS = _HERE / 'sweeps'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +67,8 @@ class Comparison:
     entries: The algorithms by name.
     tuning_rounds: The rounds of the runs that find the rates.
     num_seeds: How many seeds the tuned algorithms are run with.
-    target: The accuracy to reach.
+    target: The accuracy to reach, or the name of the entry whose final one it is.
+    panels: Entries that are shown side by side, by what stands above each panel.
     published: The file in published/ with the paper's numbers.
     published_clients: How many clients the paper's data have.
   """
@@ -76,7 +79,8 @@ class Comparison:
   entries: Mapping[str, Entry]
   tuning_rounds: int
   num_seeds: int
-  target: float | None = None
+  target: float | str | None = None
+  panels: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
   published: str | None = None
   published_clients: int | None = None
 
@@ -119,22 +123,30 @@ def main(file: str, title: str, text: str, comparisons: Sequence[Comparison]) ->
       train_flags.check_task(_task_flags(comparison))
       reports.check_directory(results_dir / comparison.name)
       names = list(comparison.entries)
-      published.check(_published(comparison), names, None, comparison.target)
+      published.check(_published(comparison), names, None, _known_target(comparison))
     sections = []
     for comparison in chosen:
       findings, report = _run(comparison, output_dir / comparison.name, flags['jobs'])
       reports.write_without_text(report, results_dir / comparison.name)
+      _write_panels(comparison, report, results_dir / comparison.name / _PANELS)
       _write_tuning(findings, results_dir / comparison.name / _TUNING)
       sections.append(_section(comparison, findings, report))
-    content = [f'# {title}', text.strip(), f'## How\n\n{_how(name, flags)}', *sections]
+    content = [f'# {title}', text.strip(), f'## How\n\n{how(name, flags)}', *sections]
     page = results_dir / 'README.md'
     files.write_bytes(page, ('\n\n'.join(content) + '\n').encode())
     print(f'\n{page}')
 
-  command_line.run(_program(name, title), run)
+  command_line.run(program(file, title), run)
 
 
-def _program(name: str, title: str) -> command_line.Program:
+def program(file: str, title: str) -> command_line.Program:
+  """An experiment as a program.
+
+  Args:
+    file: The experiment's file.
+    title: What stands above its results.
+  """
+  name = pathlib.Path(file).stem
   own = 'by default as many as it is about'
   return command_line.Program(
     module=f'experiments.{name}',
@@ -193,12 +205,41 @@ def _run(
   )
   print(f'{comparison.title}: {comparison.num_seeds} seeds each', flush=True)
   batch.train(every_flags, jobs)
+  runs = results.load_all(flags['output_dir'] for flags in every_flags)
   return findings, reports.make(
-    results.load_all(flags['output_dir'] for flags in every_flags),
+    runs,
     title=comparison.title,
-    target=comparison.target,
+    target=_target(comparison, runs),
     numbers=_published(comparison),
   )
+
+
+def _known_target(comparison: Comparison) -> float | None:
+  """The target, as far as it is known before anything is trained."""
+  return None if isinstance(comparison.target, str) else comparison.target
+
+
+def _target(comparison: Comparison, runs: Sequence[results.Result]) -> float | None:
+  if not isinstance(comparison.target, str):
+    return comparison.target
+  every_summary = summaries.summarize(summaries.group(runs))
+  (goal,) = (s for s in every_summary if s.name == comparison.target)
+  return sum(goal.final) / len(goal.final)
+
+
+def _write_panels(
+  comparison: Comparison, report: reports.Report, file: pathlib.Path
+) -> None:
+  if comparison.panels:
+    from training_loops import plots
+
+    metric = report.summaries[0].metric
+    curves = {group.name: group.curve(metric) for group in report.groups}
+    panels = {
+      heading: {name: curves[name] for name in names}
+      for heading, names in comparison.panels.items()
+    }
+    plots.write_panels(file, metric, panels, report.title)
 
 
 def _published(comparison: Comparison) -> published.Published:
@@ -223,7 +264,7 @@ def _find(
   taken = dict(before[entry.like].flags) if entry.like else {}
   rounds = {'rounds': comparison.tuning_rounds}
   sweep = sweep_files.read(
-    _HERE / 'sweeps' / entry.sweep,
+    SWEEPS / entry.sweep,
     {**comparison.flags, **rounds, **taken, **entry.flags},
   )
   outcome = sweeps.run(sweep, directory / 'tuning' / files.as_name(name), jobs=jobs)
@@ -280,7 +321,7 @@ def _section(
     [
       f'## {comparison.title}',
       *report.sentences,
-      f'![Curves]({here}/{reports.PICTURE})',
+      f'![Curves]({here}/{_PANELS if comparison.panels else reports.PICTURE})',
       tables.markdown(*report.table),
       links,
       *report.notes,
@@ -309,8 +350,8 @@ def _data(comparison: Comparison) -> str:
   return '\n\n'.join(parts)
 
 
-def _how(name: str, flags: dict[str, Any]) -> str:
-  """The command line, without where things are on this machine."""
+def how(name: str, flags: dict[str, Any]) -> str:
+  """The command line of an experiment, without where things are on this machine."""
   shown = ('rounds', 'tuning_rounds', 'num_seeds')
   words = [f'--{n}={flags[n]}' for n in shown if flags[n]]
   if flags['data_dir']:

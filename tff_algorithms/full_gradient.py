@@ -91,7 +91,12 @@ class FullGradient(Phase):
       (name, gradient_upload(outcome, self.weighting))
       for name, outcome in outcomes.items()
     )
-    return ClientResult(uploads, loss_measurements(outcomes[GRADIENT]))
+    measured = outcomes[GRADIENT]
+    measurements = collections.OrderedDict(
+      loss_measurements(measured),
+      num_gradients=tf.cast(measured.num_seen > 0, tf.float32),
+    )
+    return ClientResult(uploads, measurements)
 
   def finish(self, server: ServerState, means: Any) -> ServerState:
     return self.server_step(server, means)
@@ -99,7 +104,6 @@ class FullGradient(Phase):
   def metrics(
     self,
     measurements: Any,
-    num_clients: tf.Tensor,
     means: Any,
     old: ServerState,
     new: ServerState,
@@ -110,5 +114,6 @@ class FullGradient(Phase):
       old,
       new,
       num_examples=measurements['num_seen'],
+      num_clients=measurements['num_gradients'],
       gradient_norm=structures.global_norm(means[GRADIENT]),
     )

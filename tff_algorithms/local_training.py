@@ -211,7 +211,6 @@ class LocalTraining(Phase):
   def metrics(
     self,
     measurements: Any,
-    num_clients: tf.Tensor,
     means: Any,
     old: ServerState,
     new: ServerState,
@@ -229,6 +228,7 @@ class LocalTraining(Phase):
       old,
       new,
       num_examples=measurements['num_examples'],
+      num_clients=measurements['num_trained'],
       client_drift=measurements['norm_sum'] / measurements['num_trained'],
       client_spread=tf.sqrt(tf.maximum(spread_square, 0.0)),
       **own,

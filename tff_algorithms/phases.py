@@ -90,16 +90,14 @@ class Phase(abc.ABC):
   def metrics(
     self,
     measurements: Any,
-    num_clients: tf.Tensor,
     means: Any,
     old: ServerState,
     new: ServerState,
   ) -> collections.OrderedDict:
-    """Scalars that tell about the round.
+    """Scalars that tell about the round, `num_clients` among them.
 
     Args:
       measurements: The clients' measurements, summed.
-      num_clients: How many clients these are.
       means: The aggregated uploads.
       old: The state before the phase.
       new: The state after it.

@@ -167,10 +167,9 @@ class RoundTrip:
     if self._is_last:
       new_server = new_server._replace(round_num=server.round_num + 1)
     metrics = self._phase.metrics(
-      counted.measurements, num_kept, aggregates.results, server, new_server
+      counted.measurements, aggregates.results, server, new_server
     )
     metrics.update(
-      num_clients=num_kept,
       num_clients_left_out=counted.num_left_out,
       **{name: tf.constant(size, tf.int64) for name, size in self._bytes.items()},
     )

@@ -74,16 +74,46 @@ def write_comparison(
     title: What stands above.
     targets: Values to reach, by metric.
   """
-  names = list(dict.fromkeys(name for by_name in curves.values() for name in by_name))
+  panels = [(column, column.replace('/', ' '), curves[column]) for column in curves]
+  _write_panels(path, panels, title, targets or {})
+
+
+def write_panels(
+  path: pathlib.Path,
+  column: str,
+  panels: Mapping[str, Mapping[str, summaries.Curve]],
+  title: str,
+) -> None:
+  """Draws some curves of one metric beside others; a name has one colour in all.
+
+  Args:
+    path: The picture.
+    column: The metric.
+    panels: The curves by name, by what stands above each panel.
+    title: What stands above all.
+  """
+  _write_panels(
+    path, [(column, heading, curves) for heading, curves in panels.items()], title, {}
+  )
+
+
+def _write_panels(
+  path: pathlib.Path,
+  panels: Sequence[tuple[str, str, Mapping[str, summaries.Curve]]],
+  title: str,
+  targets: Mapping[str, float],
+) -> None:
+  """Draws panels (metric, heading, curves by name) side by side."""
+  names = list(dict.fromkeys(name for *_, by_name in panels for name in by_name))
   # Ten colours, and then other lines.
   style: dict[str, dict[str, Any]] = {
     name: {'color': f'C{i % 10}', 'ls': ('-', '--', ':', '-.')[i // 10 % 4]}
     for i, name in enumerate(names)
   }
-  figure = Figure(figsize=(5.5 * len(curves), 4.5), layout='constrained')
+  figure = Figure(figsize=(5.5 * len(panels), 4.5), layout='constrained')
   figure.suptitle(title)
-  for axes, (column, by_name) in zip(
-    figure.subplots(1, len(curves), squeeze=False)[0], curves.items(), strict=True
+  for axes, (column, heading, by_name) in zip(
+    figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
   ):
     for name, curve in by_name.items():
       marker = _marker(len(curve.rounds))
@@ -91,9 +121,9 @@ def write_comparison(
       if (curve.low < curve.high).any():
         colour = style[name]['color']
         axes.fill_between(curve.rounds, curve.low, curve.high, color=colour, alpha=0.15)
-    if targets and column in targets:
+    if column in targets:
       axes.axhline(targets[column], color='0.4', ls='--', lw=1)
-    _prettify(axes, 'round', column.replace('/', ' '))
+    _prettify(axes, 'round', heading)
     if summaries.is_share(column):
       axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
   lines = [Line2D([], [], label=name, **style[name]) for name in names]
@@ -149,6 +179,71 @@ def write_sweep(
     if summaries.is_share(metric):
       axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
   _save(figure, path)
+
+
+def write_lines(
+  path: pathlib.Path,
+  lines: Mapping[str, Mapping[float, float]],
+  xlabel: str,
+  metric: str,
+) -> None:
+  """Draws a metric over positive numbers on a logarithmic axis.
+
+  Args:
+    path: The picture.
+    lines: What was reached at each number, by name.
+    xlabel: What the numbers are.
+    metric: What was reached.
+  """
+  figure = Figure(figsize=(6.5, 4.5), layout='constrained')
+  axes = figure.subplots()
+  for name, reached in lines.items():
+    points = sorted(reached.items())
+    axes.plot(*zip(*points, strict=True), marker='o', ms=4, label=name)
+  axes.set_xscale('log')
+  _prettify(axes, xlabel, metric.replace('/', ' '))
+  if summaries.is_share(metric):
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+  axes.legend()
+  _save(figure, path)
+
+
+def write_grids(
+  path: pathlib.Path,
+  grids: Mapping[str, Mapping[tuple[float, float], float]],
+  labels: tuple[str, str],
+  num_columns: int,
+  metric: str,
+) -> None:
+  """Draws a metric over two numbers, as coloured squares with the value in each.
+
+  Args:
+    path: The picture.
+    grids: What was reached at each (row, column), by what stands above the grid.
+    labels: What rows and columns are.
+    num_columns: How many grids stand side by side.
+    metric: What was reached.
+  """
+  num_rows = -(-len(grids) // num_columns)
+  figure = Figure(figsize=(3.6 * num_columns, 3.2 * num_rows), layout='constrained')
+  every_axes = figure.subplots(num_rows, num_columns, squeeze=False).flat
+  reached = [v for grid in grids.values() for v in grid.values() if not math.isnan(v)]
+  for axes, (heading, grid) in zip(every_axes, grids.items(), strict=True):
+    rows, columns = (sorted({point[i] for point in grid}) for i in (0, 1))
+    values = np.array([[grid[r, c] for c in columns] for r in rows])
+    axes.imshow(values, vmin=min(reached), vmax=max(reached), origin='lower')
+    for (i, j), value in np.ndenumerate(values):
+      axes.text(j, i, _short(metric, value), ha='center', va='center', fontsize=8)
+    axes.set_yticks(range(len(rows)), [f'{r:g}' for r in rows])
+    axes.set_xticks(range(len(columns)), [f'{c:g}' for c in columns])
+    axes.set(title=heading, ylabel=labels[0], xlabel=labels[1])
+  _save(figure, path)
+
+
+def _short(metric: str, value: float) -> str:
+  if math.isnan(value):
+    return '–'
+  return f'{100 * value:.0f}' if summaries.is_share(metric) else f'{value:.2g}'
 
 
 def _scale(values: Sequence[Any]) -> tuple[list[Any], bool | None]:

@@ -1,5 +1,7 @@
 """Every algorithm of the package on a small problem, for tests of what they share."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,10 @@ from tests.tff_algorithms import problems
 from tff_algorithms import base_optimizers
 from tff_algorithms.fed_avg import build_fed_avg
 from tff_algorithms.fed_prox import build_fed_prox
+from tff_algorithms.loc_mime import build_loc_mime
+from tff_algorithms.mime import build_mime
+from tff_algorithms.mime_lite import build_mime_lite
+from tff_algorithms.mime_mvr import build_mime_mvr
 from tff_algorithms.server_only import build_server_only
 
 COHORT = [problems.classification_rows(n, seed=n) for n in (9, 4, 5)]
@@ -27,7 +33,62 @@ def server_only(**arguments):
   return build_server_only(problems.logistic().model, optimizer=optimizer, **arguments)
 
 
-BUILDERS = {'fed_avg': fed_avg, 'fed_prox': fed_prox, 'server_only': server_only}
+def server_only_mvr(**arguments):
+  optimizer = base_optimizers.as_tff_optimizer(base_optimizers.sgd(), 0.1)
+  model = problems.logistic().model
+  return build_server_only(model, optimizer=optimizer, mvr_a=0.2, **arguments)
+
+
+def _with_an_aggregator_for_all(arguments):
+  """An aggregator is for the gradients too, unless they have one of their own."""
+  if 'aggregator' in arguments:
+    return {'gradient_aggregator': arguments['aggregator']} | arguments
+  return arguments
+
+
+def _of_mime(build):
+  """Builds a process of the Mime framework with momentum."""
+
+  def build_with(**arguments):
+    optimizer = base_optimizers.as_tff_optimizer(base_optimizers.momentum(), 0.1)
+    defaults = dict(base_optimizer=optimizer, batch_size=4)
+    arguments = defaults | _with_an_aggregator_for_all(arguments)
+    return build(problems.logistic().model, **arguments)
+
+  return build_with
+
+
+def _of_mvr(lite):
+  def build_with(**arguments):
+    defaults = dict(a=0.2, learning_rate=0.1, batch_size=4, lite=lite)
+    arguments = defaults | _with_an_aggregator_for_all(arguments)
+    return build_mime_mvr(problems.logistic().model, **arguments)
+
+  return build_with
+
+
+mime = _of_mime(build_mime)
+mime_previous = _of_mime(functools.partial(build_mime, control_variate='previous'))
+mime_lite = _of_mime(build_mime_lite)
+loc_mime = _of_mime(build_loc_mime)
+mime_mvr = _of_mvr(lite=False)
+mime_lite_mvr = _of_mvr(lite=True)
+
+MIME_FAMILY = {
+  'mime': mime,
+  'mime_previous': mime_previous,
+  'mime_lite': mime_lite,
+  'loc_mime': loc_mime,
+  'mime_mvr': mime_mvr,
+  'mime_lite_mvr': mime_lite_mvr,
+}
+BUILDERS = {
+  'fed_avg': fed_avg,
+  'fed_prox': fed_prox,
+  'server_only': server_only,
+  'server_only_mvr': server_only_mvr,
+  **MIME_FAMILY,
+}
 every_algorithm = pytest.mark.parametrize('build', BUILDERS.values(), ids=BUILDERS)
 
 

@@ -57,14 +57,15 @@ def test_hparams_can_be_read_and_set():
 @algorithms.every_algorithm
 def test_compiles_to_map_reduce_form_and_distribute_aggregate_form(build):
   learning_process = build()
-  form = tff.backends.mapreduce.get_map_reduce_form_for_computation(
-    learning_process.next
-  )
-  assert isinstance(form, tff.backends.mapreduce.MapReduceForm)
-  daf = tff.backends.mapreduce.get_distribute_aggregate_form_for_computation(
-    learning_process.next
-  )
-  assert isinstance(daf, tff.backends.mapreduce.DistributeAggregateForm)
+  # A round of several phases only compiles phase by phase: see mime_test.
+  phases = learning_process.phases
+  for computation in phases if len(phases) > 1 else [learning_process.next]:
+    form = tff.backends.mapreduce.get_map_reduce_form_for_computation(computation)
+    assert isinstance(form, tff.backends.mapreduce.MapReduceForm)
+    daf = tff.backends.mapreduce.get_distribute_aggregate_form_for_computation(
+      computation
+    )
+    assert isinstance(daf, tff.backends.mapreduce.DistributeAggregateForm)
 
 
 def test_runs_in_run_training_process():

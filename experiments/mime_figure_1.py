@@ -1,0 +1,74 @@
+"""Figure 1 of the Mime paper: local steps with server momentum, on a small network.
+
+Karimireddy et al. 2021, section 5.2 and appendix C.1: a 300-100 MLP on EMNIST-62, 10
+local epochs, 20 clients a round, momentum 0.9.
+"""
+
+from experiments import experiment
+from experiments.experiment import Comparison, Entry
+
+_TITLE = 'Mime paper, Figure 1: momentum in every local step'
+
+_TEXT = """
+"""
+
+_RATE = 'mime_part.yaml'
+
+
+def _flags(algorithm: str, **more: object) -> dict[str, object]:
+  return {'algorithm': algorithm, 'batch_size': 20, 'client_epochs': 10, **more}
+
+
+_MOMENTUM = {'base_optimizer': 'momentum', 'base_momentum': 0.9}
+
+_ENTRIES = {
+  'FedAvg, momentum': Entry(
+    _flags('fed_avg', server_optimizer='base_momentum', server_momentum=0.9), _RATE
+  ),
+  'FedProx': Entry(_flags('fed_prox', fed_prox_rho=0.1), _RATE),
+  'Mime, momentum': Entry(_flags('mime', **_MOMENTUM), _RATE),
+  'MimeLite, momentum': Entry(_flags('mime_lite', **_MOMENTUM), _RATE),
+  'FedAvg, SGD': Entry(_flags('fed_avg'), _RATE),
+  'Mime, SGD': Entry(_flags('mime'), _RATE),
+  'Loc-Mime, momentum': Entry(_flags('loc_mime', **_MOMENTUM), _RATE),
+}
+
+_COMPARISONS = [
+  Comparison(
+    name='emnist_mlp',
+    title='Handwriting by writer, 300-100 MLP',
+    flags={
+      'task': 'emnist_mlp',
+      'clients_per_round': 20,
+      'rounds': 200,
+      'rounds_per_eval': 2,
+    },
+    entries=_ENTRIES,
+    tuning_rounds=30,
+    num_seeds=3,
+    target='FedAvg, momentum',
+    panels={
+      'left: the methods': [
+        'FedAvg, momentum',
+        'FedProx',
+        'Mime, momentum',
+        'MimeLite, momentum',
+      ],
+      'centre: with and without momentum': [
+        'FedAvg, momentum',
+        'FedAvg, SGD',
+        'Mime, momentum',
+        'Mime, SGD',
+      ],
+      'right: momentum fixed or updated locally': [
+        'FedAvg, momentum',
+        'Mime, momentum',
+        'Loc-Mime, momentum',
+      ],
+    },
+    published_clients=3400,
+  )
+]
+
+if __name__ == '__main__':
+  experiment.main(__file__, _TITLE, _TEXT, _COMPARISONS)

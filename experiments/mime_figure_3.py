@@ -1,0 +1,72 @@
+"""Figure 3 of the Mime paper, Adam as the base optimizer, on logistic regression.
+
+Karimireddy et al. 2021, appendix D: 10 local epochs, 20 clients a round; there on a
+300-100 MLP.
+"""
+
+from experiments import experiment
+from experiments.experiment import Comparison, Entry
+
+_TITLE = 'Mime paper, Figure 3: Adam in every local step'
+
+_TEXT = """
+"""
+
+_RATE = 'mime_light.yaml'
+
+
+def _flags(algorithm: str, **more: object) -> dict[str, object]:
+  return {'algorithm': algorithm, 'batch_size': 20, 'client_epochs': 10, **more}
+
+
+_ADAM = {'base_optimizer': 'tff_adam', 'base_epsilon': 1e-3}
+_PAIR = {'base_optimizer': 'adam', 'base_epsilon': 1e-3}
+
+_ENTRIES = {
+  'FedAvg, Adam': Entry(
+    _flags(
+      'fed_avg', server_optimizer='adam', server_epsilon=1e-3, server_learning_rate=1
+    ),
+    _RATE,
+  ),
+  'Mime, Adam': Entry(_flags('mime', **_ADAM), _RATE),
+  'MimeLite, Adam': Entry(_flags('mime_lite', **_ADAM), _RATE),
+  'Loc-Mime, Adam': Entry(_flags('loc_mime', **_ADAM), _RATE),
+  'Mime, Adam of Table 5': Entry(_flags('mime', **_PAIR), _RATE),
+  'MimeLite, Adam of Table 5': Entry(_flags('mime_lite', **_PAIR), _RATE),
+}
+
+_COMPARISONS = [
+  Comparison(
+    name='emnist_logistic',
+    title='Handwriting by writer, logistic regression, 10 local epochs',
+    flags={
+      'task': 'emnist_logistic',
+      'clients_per_round': 20,
+      'rounds': 200,
+      'rounds_per_eval': 2,
+    },
+    entries=_ENTRIES,
+    tuning_rounds=30,
+    num_seeds=2,
+    target='FedAvg, Adam',
+    panels={
+      'left: the methods': ['FedAvg, Adam', 'Mime, Adam', 'MimeLite, Adam'],
+      'right: the state fixed or updated locally': [
+        'FedAvg, Adam',
+        'Mime, Adam',
+        'Loc-Mime, Adam',
+      ],
+      "Adam of Table 5 beside TFF's": [
+        'Mime, Adam',
+        'MimeLite, Adam',
+        'Mime, Adam of Table 5',
+        'MimeLite, Adam of Table 5',
+      ],
+    },
+    published_clients=3400,
+  )
+]
+
+if __name__ == '__main__':
+  experiment.main(__file__, _TITLE, _TEXT, _COMPARISONS)
