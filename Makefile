@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo experiment test test-long lint check format benchmark benchmark-data \
+.PHONY: help setup demo experiment test test-long lint check format benchmark benchmark-mime benchmark-data \
 	requirements build-files clean
 
 export TF_CPP_MIN_LOG_LEVEL ?= 1
@@ -62,6 +62,9 @@ format: setup  ## Format the sources and mend what ruff can mend.
 
 benchmark: setup  ## Measure the speed of federated averaging.
 	$(PY) -m benchmarks.fed_avg_speed $(ARGS)
+
+benchmark-mime: setup  ## Measure what a round of Mime costs beside one of FedAvg.
+	$(PY) -m benchmarks.mime_speed $(ARGS)
 
 benchmark-data: setup  ## Measure the data's share of a round (ARGS=--data_dir=DIR).
 	$(PY) -m benchmarks.data_share $(ARGS)

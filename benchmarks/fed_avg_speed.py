@@ -10,12 +10,10 @@ shuffled, the weights agree. Measured are ours with their defaults: guards, metr
 shuffling on.
 """
 
-import collections
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 import pathlib
 import tempfile
-import time
 from typing import Any
 
 from absl import app, flags, logging
@@ -24,7 +22,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tqdm
 
-from benchmarks import machine, models, synthetic_images
+from benchmarks import machine, models, synthetic_images, turns
+from benchmarks.synthetic_images import decode
+from benchmarks.turns import WARM_UP_ROUNDS, Contestant
 from tasks import client_files
 from tasks.federated_data import FederatedData
 from tff_algorithms import client_inputs
@@ -52,21 +52,12 @@ _OUTPUT = flags.DEFINE_string('output', None, 'A Markdown file to write the tabl
 
 _BATCH_SIZE = 20
 _LEARNING_RATE = 0.01
-_WARM_UP_ROUNDS = 2  # The first builds graphs on the worker, the second fills caches.
 _AGREEMENT = 1e-5
 
 _BASELINE = 'tff.learning, Keras'
 _FUNCTIONAL = 'tff.learning, FunctionalModel'
 _DATASETS = 'this package, tf.data clients'
 _BY_ID = 'this package, clients by id'
-
-
-@dataclasses.dataclass(frozen=True)
-class _Contestant:
-  """A process, and what it wants to be given for each client of a cohort."""
-
-  process: tff.learning.templates.LearningProcess
-  argument: Callable[[str], Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,16 +81,12 @@ class _Timing:
   speedup: float
 
 
-def _decode(rows):
-  return collections.OrderedDict(x=tf.cast(rows['x'], tf.float32) / 255, y=rows['y'])
-
-
 def _contestants(
   model_name: str,
   data: FederatedData,
   files: client_files.ClientFiles,
   shuffle: bool,
-) -> dict[str, _Contestant]:
+) -> dict[str, Contestant]:
   """The four ways to run FedAvg, with everything prepared that a user prepares once."""
   model_fn, keras_fn = _MODELS[model_name]
   model = model_fn()
@@ -130,25 +117,17 @@ def _contestants(
     )
 
   datasets = {
-    client_id: tf.data.Dataset.from_tensor_slices(_decode(data.rows(client_id))).batch(
+    client_id: tf.data.Dataset.from_tensor_slices(decode(data.rows(client_id))).batch(
       _BATCH_SIZE
     )
     for client_id in data.client_ids
   }
   return {
-    _BASELINE: _Contestant(tff_fed_avg(variable_model), datasets.get),
-    _FUNCTIONAL: _Contestant(tff_fed_avg(models.functional(model)), datasets.get),
-    _DATASETS: _Contestant(our_fed_avg(), datasets.get),
-    _BY_ID: _Contestant(our_fed_avg(client_inputs.from_id(files.load)), str),
+    _BASELINE: Contestant(tff_fed_avg(variable_model), datasets.get),
+    _FUNCTIONAL: Contestant(tff_fed_avg(models.functional(model)), datasets.get),
+    _DATASETS: Contestant(our_fed_avg(), datasets.get),
+    _BY_ID: Contestant(our_fed_avg(client_inputs.from_id(files.load)), str),
   }
-
-
-def _cohorts(data: FederatedData, num_clients: int, num_rounds: int) -> list[list[str]]:
-  generator = np.random.default_rng(_SEED.value)
-  return [
-    generator.choice(data.client_ids, num_clients, replace=False).tolist()
-    for _ in range(num_rounds)
-  ]
 
 
 def _weights(
@@ -159,7 +138,7 @@ def _weights(
 
 
 def _verify(
-  contestants: Mapping[str, _Contestant], cohorts: Sequence[Sequence[str]]
+  contestants: Mapping[str, Contestant], cohorts: Sequence[Sequence[str]]
 ) -> None:
   """Checks that logistic regression gives everyone the same weights."""
   trained = {}
@@ -188,7 +167,7 @@ def _loss(
   model_weights = tff.learning.models.ModelWeights(weights, ())
   losses = []
   for client_id in cohort:
-    rows = _decode(data.rows(client_id))
+    rows = decode(data.rows(client_id))
     outputs = model.predict(model_weights, rows['x'], None)
     losses.append(model.loss(rows['y'], outputs))
   return float(np.mean(losses))
@@ -196,47 +175,35 @@ def _loss(
 
 def _measure(
   model_name: str,
-  contestants: Mapping[str, _Contestant],
+  contestants: Mapping[str, Contestant],
   data: FederatedData,
   num_clients: int,
   progress: tqdm.tqdm,
 ) -> list[_Timing]:
   """Trains all contestants for the rounds to be measured, taking turns."""
-  cohorts = _cohorts(data, num_clients, _WARM_UP_ROUNDS + _ROUNDS.value)
+  cohorts = synthetic_images.cohorts(
+    data, num_clients, WARM_UP_ROUNDS + _ROUNDS.value, _SEED.value
+  )
   names = list(contestants)
-  states = {name: contestants[name].process.initialize() for name in names}
 
-  def losses():
-    return {
-      name: _loss(
-        model_name, _weights(contestants[name].process, state), data, cohorts[-1]
-      )
-      for name, state in states.items()
-    }
+  def on_round(name):
+    progress.set_postfix_str(f'{model_name}, {num_clients} clients: {name}')
+    progress.update()
 
-  seconds: dict[str, list[float]] = {name: [] for name in names}
-  for t, cohort in enumerate(cohorts):
-    first = t % len(names)  # Nobody is always the one to go after the slowest.
-    for name in names[first:] + names[:first]:
-      contestant = contestants[name]
-      clients = [contestant.argument(client_id) for client_id in cohort]
-      start = time.perf_counter()
-      states[name] = contestant.process.next(states[name], clients).state
-      seconds[name].append(time.perf_counter() - start)
-      progress.set_postfix_str(f'{model_name}, {num_clients} clients: {name}')
-      progress.update()
-  for name, loss in losses().items():
+  measured, states = turns.take_turns(contestants, cohorts, on_round)
+  for name, state in states.items():
+    weights = _weights(contestants[name].process, state)
+    loss = _loss(model_name, weights, data, cohorts[-1])
     if not np.isfinite(loss):
       raise AssertionError(f'{name} diverges: its loss is {loss}.')
   examples = np.array([sum(map(data.num_examples, cohort)) for cohort in cohorts])
-  measured = {name: np.array(seconds[name][_WARM_UP_ROUNDS:]) for name in names}
   return [
     _Timing(
       model=model_name,
       num_clients=num_clients,
       contestant=name,
       seconds=measured[name],
-      examples=examples[_WARM_UP_ROUNDS:],
+      examples=examples[WARM_UP_ROUNDS:],
       speedup=float(np.median(measured[_BASELINE] / measured[name])),
     )
     for name in names
@@ -263,7 +230,7 @@ def _table(timings: Sequence[_Timing]) -> str:
 
 def _circumstances() -> str:
   return (
-    f'{machine.describe()} {_ROUNDS.value} rounds each, after {_WARM_UP_ROUNDS} to '
+    f'{machine.describe()} {_ROUNDS.value} rounds each, after {WARM_UP_ROUNDS} to '
     f'warm up; batches of {_BATCH_SIZE}, one epoch.'
   )
 
@@ -275,7 +242,7 @@ def main(argv: Sequence[str]) -> None:
   logging.set_verbosity(logging.WARNING)  # TFF notes each metric that it adds.
   cohort_sizes = [int(size) for size in _CLIENTS.value]
   data = synthetic_images.make(2 * max(cohort_sizes), _SEED.value)
-  rounds = _WARM_UP_ROUNDS + _ROUNDS.value
+  rounds = WARM_UP_ROUNDS + _ROUNDS.value
   num_contestants = 4
   timings: list[_Timing] = []
   with (
@@ -286,11 +253,12 @@ def main(argv: Sequence[str]) -> None:
       unit='round',
     ) as progress,
   ):
-    files = client_files.write(data, pathlib.Path(directory, 'clients'), _decode)
+    files = client_files.write(data, pathlib.Path(directory, 'clients'), decode)
     for model_name in _NAMES.value:
       if model_name == 'logistic':
         unshuffled = _contestants(model_name, data, files, shuffle=False)
-        _verify(unshuffled, _cohorts(data, min(cohort_sizes), num_rounds=2))
+        few = synthetic_images.cohorts(data, min(cohort_sizes), 2, _SEED.value)
+        _verify(unshuffled, few)
       contestants = _contestants(model_name, data, files, shuffle=True)
       for num_clients in cohort_sizes:
         timings += _measure(model_name, contestants, data, num_clients, progress)

@@ -1,6 +1,10 @@
 """Made-up federated images shaped as EMNIST: speed does not ask what they show."""
 
+import collections
+from typing import Any
+
 import numpy as np
+import tensorflow as tf
 
 from benchmarks.models import IMAGE_SHAPE, NUM_CLASSES
 from tasks.federated_data import FederatedData
@@ -25,3 +29,19 @@ def make(num_clients: int, seed: int) -> FederatedData:
     noise = generator.integers(0, 56, [size, *IMAGE_SHAPE], np.uint8)
     clients[f'client_{i:03d}'] = {'x': prototypes[y] + noise, 'y': y}
   return FederatedData.from_clients(clients)
+
+
+def decode(rows: Any) -> collections.OrderedDict:
+  """A client's rows as a model takes them."""
+  return collections.OrderedDict(x=tf.cast(rows['x'], tf.float32) / 255, y=rows['y'])
+
+
+def cohorts(
+  data: FederatedData, num_clients: int, num_rounds: int, seed: int
+) -> list[list[str]]:
+  """The ids of each round's clients."""
+  generator = np.random.default_rng(seed)
+  return [
+    generator.choice(data.client_ids, num_clients, replace=False).tolist()
+    for _ in range(num_rounds)
+  ]

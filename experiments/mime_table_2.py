@@ -4,6 +4,8 @@ Karimireddy et al. 2021, section 5.3 and appendix C: every method may send 40 ti
 model in a round, down and up together, for 1,000 rounds.
 """
 
+from typing import Any
+
 from experiments import experiment
 from experiments.experiment import Comparison, Entry
 
@@ -13,13 +15,13 @@ _TEXT = """
 """
 
 # The paper's Adam divides by the root of the new v: FedJAX's form, and TFF's.
-_BASE_OPTIMIZERS = {
+_BASE_OPTIMIZERS: dict[str, dict[str, Any]] = {
   'SGD': {'base_optimizer': 'sgd'},
   'Mom': {'base_optimizer': 'momentum', 'base_momentum': 0.9},
   'Adam': {'base_optimizer': 'tff_adam', 'base_epsilon': 1e-7},
   'Adagrad': {'base_optimizer': 'adagrad', 'base_epsilon': 1e-7},
 }
-_SERVER_OPTIMIZERS = {
+_SERVER_OPTIMIZERS: dict[str, dict[str, Any]] = {
   'SGD': {'server_optimizer': 'sgd'},
   'Mom': {'server_optimizer': 'base_momentum', 'server_momentum': 0.9},
   'Adam': {'server_optimizer': 'adam', 'server_epsilon': 1e-7},

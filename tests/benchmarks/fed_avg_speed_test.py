@@ -8,7 +8,7 @@ import types
 import numpy as np
 import pytest
 
-from benchmarks import fed_avg_speed
+from benchmarks import fed_avg_speed, turns
 
 
 def _contestant(weights):
@@ -19,7 +19,7 @@ def _contestant(weights):
     next=lambda state, clients: types.SimpleNamespace(state=state),
     get_model_weights=lambda state: model_weights,
   )
-  return fed_avg_speed._Contestant(process, str)
+  return turns.Contestant(process, str)
 
 
 def test_contestant_that_trains_to_other_weights_is_found():
