@@ -12,7 +12,7 @@ _TITLE = 'Mime paper, Figure 1: momentum in every local step'
 _TEXT = """
 """
 
-_RATE = 'mime_part.yaml'
+_RATE, _LOW_RATE = 'mime_part.yaml', 'mime_part_low.yaml'
 
 
 def _flags(algorithm: str, **more: object) -> dict[str, object]:
@@ -26,11 +26,11 @@ _ENTRIES = {
     _flags('fed_avg', server_optimizer='base_momentum', server_momentum=0.9), _RATE
   ),
   'FedProx': Entry(_flags('fed_prox', fed_prox_rho=0.1), _RATE),
-  'Mime, momentum': Entry(_flags('mime', **_MOMENTUM), _RATE),
-  'MimeLite, momentum': Entry(_flags('mime_lite', **_MOMENTUM), _RATE),
+  'Mime, momentum': Entry(_flags('mime', **_MOMENTUM), _LOW_RATE),
+  'MimeLite, momentum': Entry(_flags('mime_lite', **_MOMENTUM), _LOW_RATE),
   'FedAvg, SGD': Entry(_flags('fed_avg'), _RATE),
   'Mime, SGD': Entry(_flags('mime'), _RATE),
-  'Loc-Mime, momentum': Entry(_flags('loc_mime', **_MOMENTUM), _RATE),
+  'Loc-Mime, momentum': Entry(_flags('loc_mime', **_MOMENTUM), _LOW_RATE),
 }
 
 _COMPARISONS = [

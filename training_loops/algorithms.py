@@ -193,8 +193,7 @@ _ALGORITHMS = {
     _fed_prox,
   ),
   'mime': Algorithm(
-    "Mime: local steps with the server's optimizer state, corrected for drift "
-    '(Karimireddy 2021).',
+    "Mime: the server's optimizer in every local step, no drift (Karimireddy 2021).",
     (*_MIME, optimizers.BASE_OPTIMIZER, _MIME_CONTROL_VARIATE, _MIME_SPLIT_COHORT),
     _mime,
   ),
@@ -204,17 +203,17 @@ _ALGORITHMS = {
     _mime_lite,
   ),
   'loc_mime': Algorithm(
-    'Loc-Mime: Mime whose optimizer state the local steps update (Karimireddy 2021).',
+    'Loc-Mime: Mime with its optimizer updated locally too (Karimireddy 2021).',
     (*_MIME, optimizers.BASE_OPTIMIZER, _MIME_CONTROL_VARIATE, _MIME_SPLIT_COHORT),
     _loc_mime,
   ),
   'mime_mvr': Algorithm(
-    'MimeMVR: Mime with variance-reduced momentum (Karimireddy 2021, Algorithm 5).',
+    'MimeMVR: Mime with variance-reduced momentum (Karimireddy 2021).',
     (*_MIME, optimizers.MVR_A),
     _mime_mvr,
   ),
   'mime_lite_mvr': Algorithm(
-    'MimeLiteMVR: MimeMVR without its control variate (Karimireddy 2021, eq. 14).',
+    'MimeLiteMVR: MimeMVR without its control variate (Karimireddy 2021).',
     (*_MIME, optimizers.MVR_A),
     _mime_mvr,
   ),

@@ -150,7 +150,8 @@ def _build_tff(
   import tensorflow_federated as tff
 
   if name in ('sgd', 'momentum'):
-    return tff.learning.optimizers.build_sgdm(rate, config.get(f'{prefix}_momentum'))
+    momentum = config[f'{prefix}_momentum'] if name == 'momentum' else None
+    return tff.learning.optimizers.build_sgdm(rate, momentum)
   constants = _constants(
     _tff_options(prefix)[name],
     prefix,

@@ -2,6 +2,7 @@
 
 import ast
 import csv
+import itertools
 import json
 import os
 import pathlib
@@ -12,8 +13,14 @@ import sys
 import numpy as np
 import pytest
 
-from experiments import experiment, server_optimizers
-from training_loops import published, sweep_files
+from experiments import (
+  experiment,
+  mime_figure_1,
+  mime_figure_3,
+  mime_table_2,
+  server_optimizers,
+)
+from training_loops import published, results, sweep_files
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _EXPERIMENTS = pathlib.Path(experiment.__file__).parent
@@ -46,6 +53,7 @@ _DIGITS = Comparison(
   tuning_rounds={_TUNING_ROUNDS},
   num_seeds={_NUM_SEEDS},
   target=0.05,
+  panels={{'one': ['Plain'], 'both': ['Plain', 'Adam server']}},
   published_clients=3400,
 )
 _EMNIST = Comparison(
@@ -155,12 +163,30 @@ def test_every_link_and_picture_of_the_page_leads_somewhere(tiny, page):
     headings = re.findall('^#+ (.*)', (usual / file).resolve().read_text(), re.M)
     assert heading in [re.sub(r'\W+', '-', text.lower()) for text in headings]
   inside = set(targets) - set(outside)
-  assert {f'digits/{name}' for name in ('curves.png', 'report.html')} <= inside
+  assert {f'digits/{name}' for name in ('panels.png', 'report.html')} <= inside
   for target in inside:
     assert (tiny / 'results' / target).is_file()
-  assert re.search(r'!\[.+\]\(digits/curves.png\)', page)
-  picture = (tiny / 'results' / 'digits' / 'curves.png').read_bytes()
-  assert picture.startswith(b'\x89PNG')
+  (shown,) = re.findall(r'!\[.+\]\((.*)\)', page)
+  assert shown == 'digits/panels.png'
+  for name in ('curves.png', 'panels.png'):
+    picture = (tiny / 'results' / 'digits' / name).read_bytes()
+    assert picture.startswith(b'\x89PNG')
+
+
+@pytest.mark.slow
+def test_a_target_can_be_what_an_algorithm_ends_with(tiny):
+  runs = [tiny / 'runs' / 'digits' / 'runs' / 'Plain' / f'seed_{i}' for i in (0, 1)]
+  comparison = experiment.Comparison(
+    name='x',
+    title='X',
+    flags={},
+    entries={},
+    tuning_rounds=1,
+    num_seeds=2,
+    target='Plain',
+  )
+  found = experiment._target(comparison, results.load_all(runs))
+  assert found == pytest.approx(np.mean([_accuracies(run)[-1] for run in runs]))
 
 
 @pytest.mark.slow
@@ -281,6 +307,7 @@ def _half_powers_of_ten(first: float, count: int) -> list[float]:
 
 _CLIENT_RATES = _half_powers_of_ten(1, 9)
 _SERVER_RATES = _half_powers_of_ten(10, 9)
+_EPSILONS = [0.1, 1e-3, 1e-5, 1e-7]
 
 
 @pytest.mark.parametrize(
@@ -302,23 +329,43 @@ _SERVER_RATES = _half_powers_of_ten(10, 9)
         'server_epsilon': [10**-k for k in range(8)],
       },
     ),
+    ('mime_part.yaml', 'mime', {'client_learning_rate': _CLIENT_RATES[:5]}),
+    ('mime_part_low.yaml', 'mime', {'client_learning_rate': _CLIENT_RATES[2:7]}),
+    (
+      'mime_stability.yaml',
+      'mime',
+      {
+        'server_learning_rate': _SERVER_RATES[:5],
+        'client_learning_rate': _CLIENT_RATES[:5],
+      },
+    ),
+    (
+      'mime_stability_server_epsilon.yaml',
+      'fed_avg',
+      {'server_learning_rate': _SERVER_RATES[:7:2], 'server_epsilon': _EPSILONS}
+      | {'client_learning_rate': _CLIENT_RATES[:7:2]},
+    ),
+    (
+      'mime_stability_base_epsilon.yaml',
+      'mime',
+      {'server_learning_rate': _SERVER_RATES[:7:2], 'base_epsilon': _EPSILONS}
+      | {'client_learning_rate': _CLIENT_RATES[:7:2]},
+    ),
   ],
 )
 def test_a_sweep_file_has_the_values_of_the_mime_paper(file, algorithm, search):
   flags = {'task': 'digits_logistic', 'algorithm': algorithm}
+  if 'server_epsilon' in search and 'adaptive' not in file:
+    flags['server_optimizer'] = 'adam'
+  if 'base_epsilon' in search:
+    flags['base_optimizer'] = 'adam'
   sweep = sweep_files.read(_SWEEPS / file, flags)
   assert sweep.sampler == 'grid'
   assert list(sweep.search) == list(search)
   for name, values in search.items():
     np.testing.assert_allclose(sweep.search[name], values, rtol=1e-6)
-  expected = {
-    'mime_light.yaml': 9,
-    'mime_light_server.yaml': 9,
-    'mime_heavy.yaml': 81,
-    'mime_heavy_adaptive.yaml': 648,
-  }
   points = sweep.grid()
-  assert sweep.trials == len(points) == expected[file]
+  assert sweep.trials == len(points) == np.prod([len(v) for v in search.values()])
   # Training takes its flags, at either end.
   for point in (points[0], points[-1]):
     taken = sweep.run_flags(point, pathlib.Path('x'))
@@ -326,13 +373,19 @@ def test_a_sweep_file_has_the_values_of_the_mime_paper(file, algorithm, search):
 
 
 def test_every_sweep_file_is_tested():
-  tested = {'mime_light', 'mime_light_server', 'mime_heavy', 'mime_heavy_adaptive'}
-  assert {path.stem for path in _SWEEPS.iterdir()} == tested
+  (marker,) = test_a_sweep_file_has_the_values_of_the_mime_paper.pytestmark
+  tested = {file for file, *_ in marker.args[1]}
+  assert {path.name for path in _SWEEPS.iterdir()} == tested
 
 
 def test_published_numbers_can_be_read_and_are_of_algorithms_that_are_compared():
   used = set()
-  for comparison in server_optimizers._COMPARISONS:
+  modules = (server_optimizers, mime_figure_1, mime_table_2, mime_figure_3)
+  for comparison in [c for module in modules for c in module._COMPARISONS]:
+    assert all(
+      name in comparison.entries
+      for name in itertools.chain(*comparison.panels.values())
+    )
     if comparison.published:
       numbers = published.read(_EXPERIMENTS / 'published' / comparison.published)
       assert numbers
@@ -346,12 +399,13 @@ def _names_of_experiments() -> list[str]:
   return [
     path.stem
     for path in sorted(_EXPERIMENTS.glob('*.py'))
-    if path.stem != 'experiment' and 'experiment.main(' in path.read_text()
+    if path.stem != 'experiment'
+    and re.search(r'experiment\.(main|program)\(', path.read_text())
   ]
 
 
 def test_the_experiments_are_found():
-  assert 'server_optimizers' in _names_of_experiments()
+  assert {'server_optimizers', 'mime_stability'} < set(_names_of_experiments())
 
 
 @pytest.mark.parametrize('name', _names_of_experiments())

@@ -21,6 +21,10 @@ _PAIRS = {
     base_optimizers.adam(0.7, 0.9, 1e-2, 0.2),
     numpy_optimizers.Adam(0.7, 0.9, 1e-2, 0.2),
   ),
+  'adam, bias corrected': (
+    base_optimizers.adam(0.7, 0.9, 1e-2, 0.2, bias_correction=True),
+    numpy_optimizers.Adam(0.7, 0.9, 1e-2, 0.2, bias_correction=True),
+  ),
 }
 every_pair = pytest.mark.parametrize('name', _PAIRS)
 
@@ -133,3 +137,114 @@ def test_adam_steps_with_the_old_v_where_tffs_steps_with_the_new():
 def test_a_bad_value_is_refused_by_name(make, name):
   with pytest.raises(ValueError, match=name):
     make()
+
+
+def test_a_corrected_adam_divides_by_one_minus_beta_to_the_t_each_time():
+  """Algorithm 4 by hand for g = 1 and 2: the m and v that are kept are corrected."""
+  base = base_optimizers.adam(0.5, 0.75, 1e-3, bias_correction=True)
+  s = base.init(tf.TensorSpec([]))
+  assert (float(s.m), float(s.v), float(s.t)) == (0, 0, 1)
+  u = base.U(tf.constant(1.0), s)
+  np.testing.assert_allclose(u, 0.5 / (1 - 0.5) / 1e-3, rtol=1e-5)
+  s = base.V(tf.constant(1.0), s)
+  np.testing.assert_allclose([s.m, s.v, s.t], [1, 1, 2], rtol=1e-6)
+  u = base.U(tf.constant(2.0), s)
+  m = (0.5 * 2 + 0.5 * 1) / (1 - 0.5**2)
+  np.testing.assert_allclose(u, m / (1e-3 + 1), rtol=1e-5)
+  s = base.V(tf.constant(2.0), s)
+  v = (0.25 * 4 + 0.75 * 1) / (1 - 0.75**2)
+  np.testing.assert_allclose([s.m, s.v, s.t], [m, v, 3], rtol=1e-5)
+
+
+def test_without_a_correction_no_step_is_counted():
+  base = base_optimizers.adam()
+  s = base.V(tf.constant(1.0), base.init(tf.TensorSpec([])))
+  assert s.t == ()
+  np.testing.assert_allclose([s.m, s.v], [0.1, 0.01], rtol=1e-5)
+
+
+def test_the_corrected_adam_is_not_that_of_kingma_and_ba():
+  """Theirs keeps m and v as they are, and takes the new v."""
+  ours = base_optimizers.as_tff_optimizer(
+    base_optimizers.adam(0.9, 0.99, 1e-3, 1.0, bias_correction=True), 0.1
+  )
+  theirs = tff.learning.optimizers.build_adam(0.1, 0.9, 0.99, 1e-3)
+  assert np.abs(_first_two_steps(ours) - _first_two_steps(theirs)).max() > 1e-2
+
+
+_optimizers = tff.learning.optimizers
+
+
+@pytest.mark.parametrize(
+  'optimizer',
+  [
+    *(base_optimizers.as_tff_optimizer(base, 0.1) for base, _ in _PAIRS.values()),
+    _optimizers.build_sgdm(0.1),
+    _optimizers.build_sgdm(0.1, 0.9),
+    _optimizers.build_adam(0.1),
+    _optimizers.build_adagrad(0.1),
+    _optimizers.build_yogi(0.1),
+    _optimizers.build_rmsprop(0.1),
+  ],
+  ids=[*_PAIRS, 'tff_sgd', 'sgdm', 'tff_adam', 'tff_adagrad', 'yogi', 'rmsprop'],
+)
+def test_an_optimizer_of_ours_or_of_tffs_fits(optimizer):
+  assert base_optimizers.check_fits(optimizer, _specs(_random(0)), 'some_name') is None
+
+
+@pytest.mark.parametrize('name', ['sgd', 'momentum', 'adagrad', 'adam'])
+def test_a_pair_fits_weights_of_float64(name):
+  optimizer = base_optimizers.as_tff_optimizer(_PAIRS[name][0], 0.1)
+  specs = (tf.TensorSpec([3, 2], tf.float64), tf.TensorSpec([], tf.float64))
+  assert base_optimizers.check_fits(optimizer, specs, 'some_name') is None
+
+
+class _Statistics(base_optimizers.BaseOptimizer):
+  """U = g; its statistics are what it is told, before and after."""
+
+  def __init__(self, before, after):
+    self._before, self._after = before, after
+
+  def init(self, specs):
+    return self._before
+
+  def U(self, g, s):
+    return g
+
+  def V(self, g, s):
+    return self._after
+
+
+@pytest.mark.parametrize(
+  ('before', 'after'),
+  [
+    (np.zeros([], np.float32), np.zeros([3], np.float32)),
+    (np.zeros([3], np.float32), np.zeros([3], np.float64)),
+    ((), np.zeros([3], np.float32)),
+  ],
+  ids=['shape', 'dtype', 'structure'],
+)
+def test_statistics_that_change_their_type_are_refused_by_name(before, after):
+  optimizer = base_optimizers.as_tff_optimizer(_Statistics(before, after), 0.1)
+  with pytest.raises(ValueError, match='some_name does not fit the weights'):
+    base_optimizers.check_fits(optimizer, _specs(_random(0)), 'some_name')
+
+
+def test_a_step_that_changes_the_weights_type_is_refused_by_name():
+  class Wide(_Statistics):
+    def U(self, g, s):
+      return tf.nest.map_structure(lambda t: tf.stack([t, t]), g)
+
+  optimizer = base_optimizers.as_tff_optimizer(Wide((), ()), 0.1)
+  with pytest.raises(ValueError, match='some_name does not fit the weights'):
+    base_optimizers.check_fits(optimizer, _specs(_random(0)), 'some_name')
+
+
+def test_statistics_of_another_structure_than_the_gradient_are_refused_by_name():
+  class OfTheFirst(type(base_optimizers.momentum())):
+    def init(self, specs):
+      return [tf.zeros([3, 2])]
+
+  optimizer = base_optimizers.as_tff_optimizer(OfTheFirst(0.9), 0.1)
+  with pytest.raises(ValueError, match='some_name does not fit the weights'):
+    base_optimizers.check_fits(optimizer, _specs(_random(0)), 'some_name')

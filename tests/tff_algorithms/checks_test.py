@@ -12,6 +12,7 @@ from tff_algorithms import checks
     (checks.positive, [1e-9, 3], [0, -1, float('nan'), float('inf')]),
     (checks.not_negative, [0, 0.5], [-1e-9, float('nan'), float('inf')]),
     (checks.fraction, [0, 0.99], [1, -0.1, float('nan')]),
+    (checks.share, [1e-9, 0.5, 1], [0, -0.1, 1.01, float('nan')]),
     (checks.count, [1, 10**6, np.int64(3)], [0, -1, 1.0, True]),
   ],
 )

@@ -92,3 +92,68 @@ def _constants(rows):
 def test_rows_of_no_fixed_shape_are_refused():
   with pytest.raises(ValueError, match='All rows must be of one shape'):
     client_inputs.from_dataset((tf.TensorSpec([None, None]), tf.TensorSpec([None])))
+
+
+# Halves.
+
+
+def _in_half(rows, only_gradient):
+  load = client_inputs.of_halves(client_inputs.from_dataset(_SPEC)).load
+  value = collections.OrderedDict(
+    client=problems.dataset(rows), only_gradient=tf.constant(only_gradient)
+  )
+  return tf.function(lambda: load(value))()
+
+
+@pytest.mark.parametrize('only_gradient', [False, True])
+def test_a_client_of_a_half_has_the_rows_and_the_key_that_it_has_without(only_gradient):
+  rows = problems.classification_rows(7)
+  given, plain = _in_half(rows, only_gradient), _load(rows, 3)
+  assert given.only_gradient == only_gradient
+  assert plain.only_gradient is None
+  assert given.key == plain.key
+  for name in rows:
+    np.testing.assert_array_equal(given.rows[name], rows[name])
+
+
+@pytest.mark.parametrize(('only_gradient', 'n'), [(False, 0), (True, 7)])
+def test_only_a_client_for_the_gradient_has_rows_for_it(only_gradient, n):
+  rows = problems.classification_rows(7)
+  for_gradient = _in_half(rows, only_gradient).rows_for_gradient
+  for name in rows:
+    np.testing.assert_array_equal(for_gradient[name], rows[name][:n])
+
+
+def test_without_halves_all_rows_are_for_the_gradient():
+  rows = problems.classification_rows(7)
+  np.testing.assert_array_equal(_load(rows, 3).rows_for_gradient['x'], rows['x'])
+
+
+def test_the_type_of_a_half_holds_that_of_the_client():
+  by_id = client_inputs.of_halves(client_inputs.from_id(lambda client_id: ()))
+  assert str(by_id.type) == '<client=str,only_gradient=bool>'
+
+
+def test_a_limit_of_steps_goes_with_a_half():
+  both = client_inputs.of_halves(client_inputs.from_id_and_max_steps(lambda _: ()))
+  given = both.load(
+    {
+      'client': {'client_id': tf.constant('a'), 'max_steps': tf.constant(3)},
+      'only_gradient': tf.constant(True),
+    }
+  )
+  assert (given.max_steps, given.only_gradient) == (3, True)
+
+
+def test_every_second_client_is_for_the_gradient():
+  halves = client_inputs.in_halves(['a', 'b', 'c', 'd', 'e'])
+  assert [half['client'] for half in halves] == ['a', 'b', 'c', 'd', 'e']
+  assert [half['only_gradient'] for half in halves] == [False, True, False, True, False]
+  # The order that the type's fields have: TFF matches them by position.
+  assert [list(half) for half in halves] == [['client', 'only_gradient']] * 5
+
+
+@pytest.mark.parametrize('clients', [[], ['a']])
+def test_fewer_than_two_clients_cannot_be_split(clients):
+  with pytest.raises(ValueError, match=f'at least two clients, found {len(clients)}'):
+    client_inputs.in_halves(clients)

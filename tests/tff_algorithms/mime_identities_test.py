@@ -123,7 +123,8 @@ def _compiled_work(phase, server, is_split):
     phase.oracle.batch_spec,
     tf.TensorSpec([], tf.bool),
   ]
-  return tf.function(work, input_signature=specs if is_split else specs[:-1])
+  signature = specs if is_split else specs[:-1]
+  return tf.function(work, input_signature=signature, autograph=False)
 
 
 def _mean(results, name):

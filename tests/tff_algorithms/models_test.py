@@ -107,3 +107,79 @@ def test_cross_entropy_is_the_mean_over_the_batch():
 def test_cross_entropy_of_a_label_out_of_range_is_nan(label):
   loss = models.cross_entropy(tf.constant([0, label]), tf.zeros([2, 3]))
   assert np.isnan(loss)
+
+
+# Randomness that cannot be seeded.
+
+
+def _functional(predict):
+  """A functional model of one kernel with these predictions in training."""
+
+  @tf.function
+  def predict_on_batch(weights, x, training):
+    (kernel,), _ = weights
+    return (predict(x) if training else x) @ kernel
+
+  return tff.learning.models.FunctionalModel(
+    initial_weights=((np.zeros([5, 3], np.float32),), ()),
+    predict_on_batch_fn=predict_on_batch,
+    loss_fn=lambda output, label, sample_weight=None: models.cross_entropy(
+      label, output
+    ),
+    input_spec=problems.logistic().model.input_spec,
+  )
+
+
+def _in_a_loop(x):
+  return tf.while_loop(
+    lambda i, x: i < 2, lambda i, x: (i + 1, tf.nn.dropout(x, 0.5)), (0, x)
+  )[1]
+
+
+@pytest.mark.parametrize(
+  'predict',
+  [
+    lambda x: tf.nn.dropout(x, 0.5),
+    tf.function(lambda x: tf.nn.dropout(x, 0.5)),
+    tf.function(tf.function(lambda x: tf.nn.dropout(x, 0.5))),
+    lambda x: x + tf.random.normal(tf.shape(x)),
+    lambda x: x + tf.random.truncated_normal(tf.shape(x)),
+    lambda x: tf.random.shuffle(x),
+    lambda x: tf.cond(tf.size(x) > 3, lambda: tf.nn.dropout(x, 0.5), lambda: x),
+    _in_a_loop,
+  ],
+  ids=['dropout', 'function', 'two', 'normal', 'truncated', 'shuffle', 'cond', 'while'],
+)
+def test_randomness_without_a_seed_is_found_wherever_it_is(predict):
+  assert models.has_stateful_randomness(_functional(predict))
+
+
+@pytest.mark.parametrize(
+  'predict',
+  [
+    lambda x: x,
+    tf.function(lambda x: tf.tanh(x)),
+    lambda x: tf.nn.experimental.stateless_dropout(x, 0.5, seed=[1, 2]),
+  ],
+  ids=['plain', 'function', 'stateless'],
+)
+def test_a_model_without_it_has_none(predict):
+  assert not models.has_stateful_randomness(_functional(predict))
+
+
+def _keras(*layers):
+  return tff.learning.models.functional_model_from_keras(
+    tf.keras.Sequential([tf.keras.layers.Input((5,)), *layers]),
+    tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    input_spec=problems.logistic().model.input_spec,
+  )
+
+
+def test_keras_layers_with_dropout_are_told_from_those_without():
+  dense, dropout = tf.keras.layers.Dense, tf.keras.layers.Dropout
+  assert models.has_stateful_randomness(_keras(dropout(0.5), dense(3)))
+  assert not models.has_stateful_randomness(_keras(dense(4, 'relu'), dense(3)))
+
+
+def test_a_model_of_ours_is_always_seeded():
+  assert not models.has_stateful_randomness(problems.logistic().model)

@@ -1,8 +1,10 @@
 """Gradient oracles of models."""
 
 import collections
+import dataclasses
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from tests.tff_algorithms import problems
@@ -58,3 +60,54 @@ def test_an_embeddings_gradient_is_dense_and_an_unused_weights_zero():
   assert isinstance(gradient['table'], tf.Tensor)
   np.testing.assert_array_equal(gradient['table'], [[0, 0], [2, 2], [0, 0], [1, 1]])
   np.testing.assert_array_equal(gradient['unused'], [0, 0, 0])
+
+
+def _with_dropout(problem):
+  def predict(weights, x, seed):
+    if seed is not None:
+      x = tf.nn.experimental.stateless_dropout(x, rate=0.5, seed=seed)
+    return problem.model.predict(weights, x, seed)
+
+  return dataclasses.replace(problem.model, predict=predict)
+
+
+def test_a_seed_gives_a_mask_and_the_same_seed_the_same():
+  oracle = oracles.as_oracle(_with_dropout(problems.mlp()))
+  weights, rows = oracle.initial_weights(_SEED), problems.classification_rows(7)
+
+  def gradient(seed):
+    return oracle.evaluate(weights, rows, seed).gradient['kernel_1']
+
+  np.testing.assert_array_equal(gradient(_SEED), gradient(_SEED))
+  assert np.abs(gradient(_SEED) - gradient(_SEED + 1)).max() > 1e-4
+  assert np.abs(gradient(_SEED) - gradient(None)).max() > 1e-4
+  assert oracle.is_repeatable
+
+
+def test_without_dropout_an_oracle_is_in_training_what_it_is_in_inference():
+  model = _with_dropout(problems.mlp())
+  plain, without = oracles.as_oracle(model), oracles.without_dropout(model)
+  weights, rows = plain.initial_weights(_SEED), problems.classification_rows(7)
+  expected = plain.evaluate(weights, rows, None)
+  for seed in (None, _SEED):
+    found = without.evaluate(weights, rows, seed)
+    problems.assert_close(found.gradient, expected.gradient, 0)
+    assert found.loss == expected.loss
+  accuracy = plain.finalize_metrics(expected.metrics)['accuracy']
+  assert without.finalize_metrics(expected.metrics)['accuracy'] == accuracy
+  assert without.batch_spec == plain.batch_spec
+  problems.assert_close(without.initial_weights(_SEED).trainable, weights.trainable, 0)
+
+
+class _Unrepeatable(oracles.ModelLoss):
+  is_repeatable = False
+
+
+def test_an_oracle_that_cannot_be_repeated_is_refused_with_two_ways_out():
+  oracle = _Unrepeatable(problems.mlp().model)
+  with pytest.raises(
+    ValueError, match=r'oracles\.without_dropout\(model\), or a tff_algorithms\.Model'
+  ):
+    oracles.check_repeatable(oracle)
+  oracles.check_repeatable(oracles.without_dropout(oracle))
+  oracles.check_repeatable(oracles.as_oracle(problems.mlp().model))

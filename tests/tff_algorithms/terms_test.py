@@ -18,7 +18,7 @@ from tff_algorithms import structures
 from tff_algorithms.fed_avg import build_fed_avg
 from tff_algorithms.fed_prox import Proximal
 from tff_algorithms.phases import Upload
-from tff_algorithms.terms import Term
+from tff_algorithms.terms import Term, value_at_x
 
 pytestmark = [pytest.mark.usefixtures('runtime'), pytest.mark.slow]
 
@@ -165,3 +165,62 @@ def test_an_upload_without_an_aggregator_is_named():
 
   with pytest.raises(ValueError, match='gradient_sum_sum'):
     build_fed_avg(problems.mlp().model, terms=[Forgotten()], **_ARGUMENTS)
+
+
+class Nothing(Term):
+  """All hooks as they are."""
+
+  name = 'nothing'
+
+
+def test_a_term_that_adds_nothing_changes_nothing():
+  model = problems.mlp().model
+  plain, _ = problems.run(build_fed_avg(model, **_ARGUMENTS), _COHORTS[:2])
+  process = build_fed_avg(model, terms=[Nothing(), Proximal(0.0)], **_ARGUMENTS)
+  weights, _ = problems.run(process, _COHORTS[:2])
+  for ours, theirs in zip(weights, plain, strict=True):
+    problems.assert_close(ours, theirs, 1e-7)
+
+
+def test_a_terms_own_metrics_see_the_state_before_and_the_means_of_the_round():
+  class Told(GradientSum):
+    def metrics(self, state, means):
+      return {
+        'norm_before': structures.global_norm(state),
+        'norm_of_sum': structures.global_norm(means['sum']),
+      }
+
+  process = build_fed_avg(problems.mlp().model, terms=[Told()], **_ARGUMENTS)
+  _, metrics = problems.run(process, _COHORTS[:2])
+  assert metrics[0]['norm_before'] == 0
+  assert metrics[0]['norm_of_sum'] > 0
+  np.testing.assert_allclose(metrics[1]['norm_before'], metrics[0]['norm_of_sum'])
+
+
+# The value at y = x, where the server can tell it.
+
+_X = collections.OrderedDict(w=tf.constant([1.0, 2.0]))
+
+
+def test_the_value_at_x_follows_from_the_message():
+  class Message(Term):
+    name = 'message'
+
+    def value(self, step, message, prepared):
+      return structures.add(message, structures.scale(2.0, step.y))
+
+  message = collections.OrderedDict(w=tf.constant([10.0, 20.0]))
+  np.testing.assert_array_equal(value_at_x(Message(), message, _X)['w'], [12, 24])
+
+
+def test_the_proximal_term_is_zero_at_x():
+  np.testing.assert_array_equal(value_at_x(Proximal(0.5), (), _X)['w'], [0, 0])
+
+
+def test_a_term_that_adds_nothing_adds_nothing_at_x():
+  assert value_at_x(Nothing(), (), _X) == ()
+
+
+def test_a_value_that_needs_a_batch_is_no_value_at_x():
+  with pytest.raises(ValueError, match="'control_variate' needs a batch"):
+    value_at_x(PreviousControlVariate(), _X, _X)

@@ -8,6 +8,10 @@ import tasks
 from tff_algorithms import base_optimizers, schedules
 from tff_algorithms.fed_avg import build_fed_avg
 from tff_algorithms.fed_prox import build_fed_prox
+from tff_algorithms.loc_mime import build_loc_mime
+from tff_algorithms.mime import build_mime
+from tff_algorithms.mime_lite import build_mime_lite
+from tff_algorithms.mime_mvr import build_mime_mvr
 from tff_algorithms.server_only import build_server_only
 from training_loops import algorithms, train_flags
 
@@ -105,6 +109,97 @@ def test_every_flag_reaches_server_only(runtime, task):
   )
   for a, b in zip(_weights(ours, task), _weights(theirs, task), strict=True):
     np.testing.assert_array_equal(a, b)
+
+
+_STEPS = dict(
+  client_epochs=2,
+  max_client_steps=3,
+  client_weighting='uniform',
+  client_lr_schedule='exponential',
+  client_lr_half_life=2,
+  server_lr_schedule='linear_warmup',
+  server_lr_warmup=3,
+  server_learning_rate=0.5,
+  batch_size=7,
+  mime_gradient_dropout=True,
+  seed=5,
+)
+_ARGUMENTS = dict(
+  epochs=2,
+  max_steps=3,
+  weighting='uniform',
+  client_schedule=schedules.exponential(2),
+  server_schedule=schedules.linear_warmup(3),
+  server_learning_rate=0.5,
+  batch_size=7,
+  gradient_dropout=True,
+  seed=5,
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('algorithm', 'build', 'more', 'own'),
+  [
+    ('mime', build_mime, {}, {}),
+    (
+      'mime',
+      build_mime,
+      {'mime_control_variate': 'previous'},
+      {'control_variate': 'previous'},
+    ),
+    ('mime_lite', build_mime_lite, {}, {}),
+    (
+      'loc_mime',
+      build_loc_mime,
+      {'mime_control_variate': 'previous'},
+      {'control_variate': 'previous'},
+    ),
+  ],
+)
+def test_every_flag_reaches_mime(runtime, task, algorithm, build, more, own):
+  adam = dict(base_optimizer='adam', base_epsilon=0.1, base_initial_accumulator=0.2)
+  ours = _built(
+    task, algorithm=algorithm, client_learning_rate=0.2, **_STEPS, **adam, **more
+  )
+  base_optimizer = base_optimizers.as_tff_optimizer(
+    base_optimizers.adam(eps=0.1, initial_accumulator=0.2), 0.2
+  )
+  theirs = build(task.model, base_optimizer=base_optimizer, **_ARGUMENTS, **own)
+  for a, b in zip(_weights(ours, task), _weights(theirs, task), strict=True):
+    np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('lite', [False, True])
+def test_every_flag_reaches_mime_mvr(runtime, task, lite):
+  algorithm = 'mime_lite_mvr' if lite else 'mime_mvr'
+  flags = dict(client_learning_rate=0.2, mvr_a=0.3)
+  ours = _built(task, algorithm=algorithm, **_STEPS, **flags)
+  theirs = build_mime_mvr(task.model, a=0.3, learning_rate=0.2, lite=lite, **_ARGUMENTS)
+  for a, b in zip(_weights(ours, task), _weights(theirs, task), strict=True):
+    np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.slow
+def test_server_only_can_reduce_variance(runtime, task):
+  ours = _built(task, algorithm='server_only', base_optimizer='mvr', mvr_a=0.3)
+  sgd = base_optimizers.as_tff_optimizer(base_optimizers.sgd(), 0.1)
+  theirs = build_server_only(task.model, optimizer=sgd, mvr_a=0.3)
+  for a, b in zip(_weights(ours, task), _weights(theirs, task), strict=True):
+    np.testing.assert_array_equal(a, b)
+
+
+def test_a_split_cohort_is_asked_for_by_its_flag(task):
+  common = dict(task='digits_mlp', algorithm='mime_lite', output_dir='x')
+  for split in (False, True):
+    flags = train_flags.configure(**common, mime_split_cohort=split)
+    assert algorithms.splits_cohort(flags) == split
+    client_type = algorithms.build(flags, task.model).next.type_signature.parameter[1]
+    assert ('only_gradient' in str(client_type)) == split
+  assert not algorithms.splits_cohort(
+    train_flags.configure(**(common | {'algorithm': 'fed_avg'}))
+  )
 
 
 def test_every_algorithm_is_described_in_a_line():

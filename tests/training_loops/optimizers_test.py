@@ -61,6 +61,7 @@ _CONSTANTS = {
   'beta_2': 0.8,
   'epsilon': 0.01,
   'initial_accumulator': 0.2,
+  'bias_correction': False,
 }
 
 
@@ -87,7 +88,9 @@ def test_a_server_optimizer_uses_its_rate_and_its_constants(name, rule):
 
 
 @pytest.mark.parametrize('name', ['adam', 'yogi'])
-@pytest.mark.parametrize('constant', ['server_learning_rate', *_CONSTANTS])
+@pytest.mark.parametrize(
+  'constant', ['server_learning_rate', *(c for c in _CONSTANTS if 'bias' not in c)]
+)
 def test_every_flag_of_adam_and_yogi_matters_and_no_other(name, constant):
   flags = _flags('server', server_optimizer=name)
   constant = constant if constant in flags else f'server_{constant}'
@@ -106,18 +109,50 @@ def test_every_flag_of_adam_and_yogi_matters_and_no_other(name, constant):
     ('momentum', _averaged_momentum),
     ('adagrad', _adagrad_old),
     ('adam', _adam_old),
+    ('tff_adagrad', _adagrad_new),
+    ('mvr', _sgd),
   ],
 )
 def test_a_base_optimizer_uses_its_rate_and_its_constants(name, rule):
-  optimizer = optimizers.build_base_optimizer(_flags('base', base_optimizer=name))
+  optimizer = optimizers.build_base_optimizer(_flags('base', base_optimizer=name), 0.3)
   np.testing.assert_allclose(_steps(optimizer), _reference(rule, 0.3), rtol=1e-5)
+
+
+def test_adams_bias_is_corrected_on_request():
+  """Algorithm 4: U, m and v are divided by 1 - beta^t in every round."""
+  memory = {'m': 0.0, 'v': 0.2, 't': 1}
+
+  def rule(g, _):
+    m, v, t = memory['m'], memory['v'], memory['t']
+    memory['m'] = (0.3 * g + 0.7 * m) / (1 - 0.7**t)
+    memory['v'] = (0.2 * g**2 + 0.8 * v) / (1 - 0.8**t)
+    memory['t'] = t + 1
+    return memory['m'] / (np.sqrt(v) + 0.01)
+
+  flags = _flags('base', base_optimizer='adam') | {'base_bias_correction': True}
+  optimizer = optimizers.build_base_optimizer(flags, 0.3)
+  np.testing.assert_allclose(_steps(optimizer), _reference(rule, 0.3), rtol=1e-5)
+
+
+@pytest.mark.parametrize('name', ['adam', 'yogi', 'adagrad'])
+def test_tffs_base_optimizers_are_its_server_optimizers(name):
+  base = optimizers.build_base_optimizer(
+    _flags('base', base_optimizer=f'tff_{name}'), 0.3
+  )
+  server = optimizers.build_server_optimizer(_flags('server', server_optimizer=name))
+  np.testing.assert_array_equal(_steps(base), _steps(server))
+
+
+def _base_optimizer(flags):
+  return optimizers.build_base_optimizer(flags, 0.1)
 
 
 @pytest.mark.parametrize(
   ('option', 'build'),
   [
     (optimizers.SERVER_OPTIMIZER, optimizers.build_server_optimizer),
-    (optimizers.BASE_OPTIMIZER, optimizers.build_base_optimizer),
+    (optimizers.BASE_OPTIMIZER, _base_optimizer),
+    (optimizers.SERVER_BASE_OPTIMIZER, _base_optimizer),
   ],
 )
 def test_every_name_can_be_built_of_the_flags_it_brings(option, build):

@@ -220,3 +220,38 @@ def test_a_spread_can_be_drawn_of_many_clients_and_of_one(tmp_path):
     values = np.linspace(0.2, 1, num_clients)
     plots.write_spread(tmp_path / 'a.png', values, 0.7, 'accuracy', 'title')
     _assert_is_drawn(tmp_path / 'a.png', 1000)
+
+
+def test_panels_show_their_own_curves_and_a_name_has_one_colour_in_all(tmp_path, drawn):
+  a, b, c = (_curve([0.1 * k, 0.2 * k]) for k in (1, 2, 3))
+  panels = {'left': {'a': a, 'b': b}, 'right': {'c': c, 'b': b}}
+  plots.write_panels(tmp_path / 'p.png', 'eval/accuracy', panels, 'Title')
+  left, right = drawn[0].axes
+  assert [left.get_title(), right.get_title()] == ['left', 'right']
+  colours = [[line.get_color() for line in axes.get_lines()] for axes in (left, right)]
+  assert colours[0][1] == colours[1][1]
+  assert len({*colours[0], *colours[1]}) == 3
+
+
+def test_lines_go_over_a_logarithmic_axis_from_left_to_right(tmp_path, drawn):
+  lines = {'a': {1.0: 0.5, 0.1: 0.4, 10.0: math.nan}}
+  plots.write_lines(tmp_path / 'p.png', lines, 'rate', 'eval/accuracy')
+  (axes,) = drawn[0].axes
+  assert axes.get_xscale() == 'log'
+  (line,) = axes.get_lines()
+  assert list(line.get_xdata()) == [0.1, 1.0, 10.0]
+  _assert_is_drawn(tmp_path / 'p.png', 300)
+
+
+def test_a_grid_has_the_lowest_row_at_the_bottom_and_its_values_written_in(
+  tmp_path, drawn
+):
+  grid = {(1.0, 0.1): 0.5, (10.0, 0.1): 0.25, (1.0, 0.01): math.nan, (10.0, 0.01): 0.75}
+  plots.write_grids(
+    tmp_path / 'p.png', {'A': grid, 'B': grid}, ('row', 'column'), 2, 'eval/accuracy'
+  )
+  axes, _ = drawn[0].axes
+  assert axes.get_title() == 'A'
+  written = {text.get_position(): text.get_text() for text in axes.texts}
+  assert written == {(1, 0): '50', (1, 1): '25', (0, 0): '–', (0, 1): '75'}
+  assert [label.get_text() for label in axes.get_yticklabels()] == ['1', '10']
