@@ -79,8 +79,8 @@ class LocalTraining(Phase):
     schedule: The factor on the client learning rate.
     aggregator: For x - y_i.
     seed: The run's seed.
-    has_gradient_clients: Whether half of a split cohort sends gradients here; these
-      clients need x alone.
+    num_gradient_points: How many points half of a split cohort is sent to take full
+      gradients at, and nothing else; 0 for a cohort that is not split.
   """
 
   oracle: Oracle
@@ -95,7 +95,7 @@ class LocalTraining(Phase):
   schedule: schedules.Schedule
   aggregator: tff.aggregators.AggregationFactory
   seed: int
-  has_gradient_clients: bool = False
+  num_gradient_points: int = 0
 
   def __post_init__(self):
     names = [term.name for term in self.terms]
@@ -125,9 +125,8 @@ class LocalTraining(Phase):
     )
 
   def bytes_down(self, message_type: tff.Type) -> int:
-    to_trainer = structures.size_in_bytes(message_type)
     x = structures.size_in_bytes(message_type.weights)
-    return to_trainer + x if self.has_gradient_clients else to_trainer
+    return structures.size_in_bytes(message_type) + self.num_gradient_points * x
 
   def work(self, message: Message, given: ClientRows) -> ClientResult:
     x, optimizer = message.weights, self.client_optimizer

@@ -222,7 +222,7 @@ def build(
     schedule=client_schedule or schedules.constant(),
     aggregator=mean,
     seed=seed,
-    has_gradient_clients=split_cohort and not own.has_phase,
+    num_gradient_points=len(own.aggregators) if split_cohort else 0,
   )
   phases: list[Phase] = [training]
   if own.has_phase:

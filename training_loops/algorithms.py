@@ -59,10 +59,10 @@ _MIME = (
   *_LOCAL_STEPS,
   number('server_learning_rate', 1.0, 'The learning rate of the server.', above=0),
   switch('mime_gradient_dropout', 'Full gradients with dropout, as in training.'),
-)
-_MIME_SPLIT_COHORT = switch(
-  'mime_split_cohort',
-  'Half of the clients send only gradients, the others only updates.',
+  switch(
+    'mime_split_cohort',
+    'Half of the clients send only gradients, the others only updates.',
+  ),
 )
 _MIME_CONTROL_VARIATE = choice(
   'mime_control_variate',
@@ -104,6 +104,7 @@ def _mime_arguments(config: Config) -> dict[str, Any]:
     **_local_steps(config),
     'server_learning_rate': config['server_learning_rate'],
     'gradient_dropout': config['mime_gradient_dropout'],
+    'split_cohort': config['mime_split_cohort'],
   }
 
 
@@ -113,7 +114,6 @@ def _mime_with_base(config: Config) -> dict[str, Any]:
   return {
     **_mime_arguments(config),
     'base_optimizer': optimizers.build_base_optimizer(config, eta),
-    'split_cohort': config['mime_split_cohort'],
   }
 
 
@@ -194,17 +194,17 @@ _ALGORITHMS = {
   ),
   'mime': Algorithm(
     "Mime: the server's optimizer in every local step, no drift (Karimireddy 2021).",
-    (*_MIME, optimizers.BASE_OPTIMIZER, _MIME_CONTROL_VARIATE, _MIME_SPLIT_COHORT),
+    (*_MIME, optimizers.BASE_OPTIMIZER, _MIME_CONTROL_VARIATE),
     _mime,
   ),
   'mime_lite': Algorithm(
     'MimeLite: Mime without the correction (Karimireddy 2021).',
-    (*_MIME, optimizers.BASE_OPTIMIZER, _MIME_SPLIT_COHORT),
+    (*_MIME, optimizers.BASE_OPTIMIZER),
     _mime_lite,
   ),
   'loc_mime': Algorithm(
     'Loc-Mime: Mime with its optimizer updated locally too (Karimireddy 2021).',
-    (*_MIME, optimizers.BASE_OPTIMIZER, _MIME_CONTROL_VARIATE, _MIME_SPLIT_COHORT),
+    (*_MIME, optimizers.BASE_OPTIMIZER, _MIME_CONTROL_VARIATE),
     _loc_mime,
   ),
   'mime_mvr': Algorithm(
