@@ -119,16 +119,16 @@ def fed_avg(
       x, server_state = server_step(server_optimizer, x, server_state, g, factor)
 
     metrics = {
-      'loss': _ratio(loss_sum, rows_sum),
+      'loss': ratio(loss_sum, rows_sum),
       'num_examples': sum(n),
       'num_clients': len(ys),
       'num_left_out': left_out,
-      'drift': _ratio(sum(norm(delta) for delta in deltas), len(deltas)),
-      'spread': _spread(ys, p),
+      'drift': ratio(sum(norm(delta) for delta in deltas), len(deltas)),
+      'spread': spread(ys, p),
       'update_norm': norm(map_weights(np.subtract, x, x_old)),
     }
     if num_correct:
-      metrics['accuracy'] = _ratio(correct_sum, rows_sum)
+      metrics['accuracy'] = ratio(correct_sum, rows_sum)
     all_weights.append(x)
     all_metrics.append(metrics)
   return all_weights, all_metrics
@@ -173,7 +173,7 @@ def server_step(
   return new_x, new_state
 
 
-def _spread(ys: Sequence[Weights], p: Sequence[float]) -> float:
+def spread(ys: Sequence[Weights], p: Sequence[float]) -> float:
   """sqrt of the weighted mean of ||y_i - ybar||^2, ybar the weighted mean."""
   if not ys:
     return float('nan')
@@ -182,5 +182,5 @@ def _spread(ys: Sequence[Weights], p: Sequence[float]) -> float:
   return float(np.sqrt(np.average(squares, weights=p)))
 
 
-def _ratio(total: float, count: int) -> float:
+def ratio(total: float, count: int) -> float:
   return float(total / count) if count else float('nan')

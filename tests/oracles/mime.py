@@ -16,8 +16,8 @@ import numpy as np
 
 from tests.oracles.fed_avg import (
   Cohort,
-  _ratio,
-  _spread,
+  ratio,
+  spread,
   batches,
   example_weights,
 )
@@ -390,7 +390,7 @@ def _metrics(
   drifts = [norm(map_weights(np.subtract, y, x)) for y in ys.values()]
   p = _client_weights(ys, cohort, weighting)
   return {
-    'drift': _ratio(sum(drifts), len(drifts)),
-    'spread': _spread(list(ys.values()), p),
+    'drift': ratio(sum(drifts), len(drifts)),
+    'spread': spread(list(ys.values()), p),
     'num_clients': len(ys),
   }

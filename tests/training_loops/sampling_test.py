@@ -261,6 +261,17 @@ def test_one_client_stays_when_all_drop_out():
   assert len(set(map(tuple, stayed))) == len(_CLIENTS)
 
 
+def test_as_many_stay_as_a_round_needs():
+  sampler = _sampler(clients_per_round=3, dropout_rate=1 - 1e-9, fewest=2)
+  stayed = [_ids(sampler.draw(round_num)) for round_num in range(500)]
+  assert {len(client_ids) for client_ids in stayed} == {2}
+  # Where more stay anyway, a round is what it was.
+  few, one = (_sampler(dropout_rate=0.3, fewest=k) for k in (2, 1))
+  for round_num in range(100):
+    if len(one.draw(round_num)) >= 2:
+      assert few.draw(round_num) == one.draw(round_num)
+
+
 def test_stragglers_are_cut_at_the_rate_asked_for():
   sampler = _sampler(straggler_rate=0.2, straggler_steps=3)
   cuts = collections.Counter(
@@ -340,11 +351,32 @@ def test_when_nobody_is_available_the_client_comes_whose_day_begins_next():
     assert _ids(sampler.draw(t)) == [min(wait, key=wait.get)]
 
 
+def test_when_too_few_are_available_those_come_too_whose_days_begin_next():
+  client_ids, rounds_per_day = _CLIENTS[:5], 97
+  options = {'rounds_per_day': rounds_per_day, 'available_share': 0.2}
+  sampler = _sampler(client_ids, 5, fewest=2, **options)
+  available = _sampler(client_ids, 5, **options)
+  zones = {client_id: _hashed(client_id, 0, 'time zone') for client_id in client_ids}
+  num_joined = 0
+  for t in range(rounds_per_day):
+    wait = {c: -(zone + t / rounds_per_day) % 1 for c, zone in zones.items()}
+    is_up = [c for c in client_ids if (zones[c] + t / rounds_per_day) % 1 < 0.2]
+    asleep = sorted(set(client_ids) - set(is_up), key=wait.get)
+    expected = {*is_up, *asleep[: max(0, 2 - len(is_up))]}
+    assert set(_ids(sampler.draw(t))) == expected
+    num_joined += len(is_up) < 2
+    if is_up:
+      assert set(_ids(available.draw(t))) == set(is_up)
+  assert num_joined
+
+
 @pytest.mark.parametrize(
   ('options', 'message'),
   [
     ({'sampling': 'at_random'}, 'one of uniform, by_examples, log_normal'),
     ({'clients_per_round': 0}, 'clients_per_round must be at least 1'),
+    ({'clients_per_round': 1, 'fewest': 2}, 'clients_per_round must be at least 2'),
+    ({'fewest': 0}, 'fewest must be at least 1'),
     ({'dropout_rate': 1.0}, 'dropout_rate must be from 0 to below 1'),
     ({'dropout_rate': float('nan')}, 'dropout_rate must be from 0 to below 1'),
     ({'straggler_rate': -0.1}, 'straggler_rate must be from 0 to 1'),

@@ -71,9 +71,22 @@ def test_data_that_cannot_be_had_are_the_users_mistake(tmp_path, monkeypatch):
       {'straggler_rate': 0.5, 'straggler_steps': 1, 'algorithm': 'server_only'},
       '--straggler_rate cuts local steps, and --algorithm=server_only has none',
     ),
+    (
+      {'algorithm': 'mime', 'mime_split_cohort': True, 'clients_per_round': 1},
+      '--mime_split_cohort needs --clients_per_round of at least 2',
+    ),
+    (
+      {'algorithm': 'mime_lite', 'mime_control_variate': 'previous'},
+      '--mime_control_variate is not used',
+    ),
+    ({'algorithm': 'fed_avg', 'mime_split_cohort': True}, '--mime_split_cohort'),
+    ({'algorithm': 'mime', 'mvr_a': 0.5}, '--mvr_a is not used'),
+    ({'algorithm': 'mime_mvr', 'base_optimizer': 'adam'}, '--base_optimizer is not'),
+    ({'algorithm': 'mime', 'base_momentum': 0.5}, '--base_momentum is not used'),
+    ({'algorithm': 'mime', 'server_optimizer': 'adam'}, '--server_optimizer is not'),
   ],
 )
-def test_flags_that_would_have_no_effect_are_refused(flags, message):
+def test_flags_that_cannot_be_or_would_have_no_effect_are_refused(flags, message):
   with pytest.raises(UserError, match=message):
     train_flags.configure(**{**_NEEDED, **flags})
 

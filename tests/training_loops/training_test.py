@@ -136,6 +136,17 @@ def test_how_often_a_run_is_saved_does_not_change_it(reference, train, tmp_path)
   assert _outcome(tmp_path / 'a') == _outcome(reference)
 
 
+def test_a_cohort_is_split_in_halves_on_request(train, tmp_path):
+  """Also where clients drop out: two at least are left."""
+  flags = {'server_optimizer': None, 'dropout_rate': 0.9, 'rounds_per_eval': 1}
+  path = tmp_path / 'a'
+  train(_flags(path, 'mime_lite', mime_split_cohort=True, **flags))
+  with open(path / 'metrics.csv') as file:
+    rows = list(csv.DictReader(file))
+  assert {float(row['train/num_clients']) for row in rows} == {1}
+  assert all(float(row['train/gradient_norm']) > 0 for row in rows)
+
+
 def test_another_seed_gives_another_model(reference, train, tmp_path):
   train(_flags(tmp_path / 'a', seed=1))
   assert _outcome(tmp_path / 'a') != _outcome(reference)
