@@ -16,10 +16,10 @@ import numpy as np
 
 from tests.oracles.fed_avg import (
   Cohort,
-  ratio,
-  spread,
   batches,
   example_weights,
+  ratio,
+  spread,
 )
 from tests.oracles.numpy_models import (
   Batch,
