@@ -10,6 +10,17 @@ from experiments.experiment import Comparison, Entry
 _TITLE = 'Mime paper, Figure 3: Adam in every local step'
 
 _TEXT = """
+Figure 1's ablation with Adam for the base optimizer (Karimireddy et al. 2021, appendix
+D), on logistic regression where the paper has a 300-100 MLP: 10 local epochs, 20
+clients a round, beta_1 = 0.9, beta_2 = 0.99, epsilon 1e-3.
+
+- FedAvg has Adam at the server, with the paper's server rate of 1; Mime, MimeLite and
+  Loc-Mime in every local step.
+- Adam is TFF's, in which a step's own gradient goes into v first. The third panel shows
+  beside it that of the paper's Table 5, which divides by the root of the old v.
+- Client rates are the best of the paper's nine, in runs of 30 rounds with seed 0. 200
+  rounds where the paper has 1,000; batches of 20.
+- The accuracy to reach is where FedAvg with Adam ends.
 """
 
 _RATE = 'mime_light.yaml'
