@@ -329,8 +329,7 @@ _EPSILONS = [0.1, 1e-3, 1e-5, 1e-7]
         'server_epsilon': [10**-k for k in range(8)],
       },
     ),
-    ('mime_part.yaml', 'mime', {'client_learning_rate': _CLIENT_RATES[:5]}),
-    ('mime_part_low.yaml', 'mime', {'client_learning_rate': _CLIENT_RATES[2:7]}),
+    ('mime_part.yaml', 'mime', {'client_learning_rate': _CLIENT_RATES[2:7]}),
     (
       'mime_stability.yaml',
       'mime',
