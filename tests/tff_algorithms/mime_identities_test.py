@@ -71,6 +71,10 @@ def mime_mvr(model, a=0.3, rate=RATE, **arguments):
 mime_lite_mvr = functools.partial(mime_mvr, lite=True)
 
 
+def every_of(*names):
+  return pytest.mark.parametrize('build', [globals()[n] for n in names], ids=names)
+
+
 def run(build, problem, cohorts, *, only_gradient=None, weights=None, **arguments):
   """The server's state after every round; uploads are averaged in numpy.
 
@@ -90,20 +94,13 @@ def run(build, problem, cohorts, *, only_gradient=None, weights=None, **argument
   if weights is not None:
     weights = tf.nest.map_structure(tf.constant, weights)
     server = server._replace(weights=server.weights._replace(trainable=weights))
-  halves = only_gradient and [tf.constant(half) for half in only_gradient]
-  works = [_compiled_work(phase, server, halves is not None) for phase in phases]
+  works = [_compiled_work(phase, server, only_gradient is not None) for phase in phases]
   for cohort in cohorts:
+    halves = [()] * len(cohort) if only_gradient is None else zip(only_gradient)
+    clients = list(zip(range(len(cohort)), cohort, halves, strict=True))
     for phase, work in zip(phases, works, strict=True):
       message = phase.message(server)
-      results = [
-        work(
-          message,
-          tf.constant(i, tf.int64),
-          rows,
-          *(halves[i : i + 1] if halves else ()),
-        )
-        for i, rows in enumerate(cohort)
-      ]
+      results = [work(message, key, rows, *half) for key, rows, half in clients]
       means = {name: _mean(results, name) for name in phase.aggregators}
       server = phase.finish(server, means)
     server = server._replace(round_num=server.round_num + 1)
@@ -117,14 +114,10 @@ def _compiled_work(phase, server, is_split):
   def work(message, key, rows, only_gradient=None):
     return phase.work(message, ClientRows(key, rows, only_gradient=only_gradient))
 
-  specs = [
-    structures.tensor_specs(phase.message(server)),
-    tf.TensorSpec([], tf.int64),
-    phase.oracle.batch_spec,
-    tf.TensorSpec([], tf.bool),
-  ]
-  signature = specs if is_split else specs[:-1]
-  return tf.function(work, input_signature=signature, autograph=False)
+  message, key = phase.message(server), tf.TensorSpec([], tf.int64)
+  specs = [structures.tensor_specs(message), key, phase.oracle.batch_spec]
+  half = [tf.TensorSpec([], tf.bool)] if is_split else []
+  return tf.function(work, input_signature=specs + half)
 
 
 def _mean(results, name):
@@ -177,7 +170,7 @@ def _problem_and_cohorts(shape, client_sizes, num_rounds):
   return problem, cohorts
 
 
-@settings(max_examples=6)
+@settings(max_examples=5)
 @given(shapes, sizes, batch_sizes, epochs, st.sampled_from(['examples', 'uniform']))
 def test_mime_lite_with_sgd_is_fed_avg(
   shape, client_sizes, batch_size, epochs, weighting
@@ -192,7 +185,7 @@ def test_mime_lite_with_sgd_is_fed_avg(
 
 
 @every_pair
-@settings(max_examples=4)
+@settings(max_examples=2)
 @given(shapes, sizes, batch_sizes, st.sampled_from(['examples', 'uniform']))
 def test_mime_with_one_local_step_is_server_only(
   pair, shape, client_sizes, batch_size, weighting
@@ -228,7 +221,7 @@ def quadratics_at_optimum(d, client_sizes, weighting, seed):
 
 
 @every_pair
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(
   st.integers(1, 4),
   sizes,
@@ -280,7 +273,7 @@ def test_mime_mvr_moves_nothing_in_its_first_round_and_mime_lite_mvr_does(
   )
 
 
-@settings(max_examples=6)
+@settings(max_examples=5)
 @given(shapes, sizes, batch_sizes, epochs)
 def test_mime_mvr_with_a_one_is_mime_with_sgd_and_the_previous_c(
   shape, client_sizes, batch_size, epochs
@@ -294,7 +287,7 @@ def test_mime_mvr_with_a_one_is_mime_with_sgd_and_the_previous_c(
   )
 
 
-@settings(max_examples=6)
+@settings(max_examples=5)
 @given(shapes, sizes, batch_sizes, epochs)
 def test_mime_lite_mvr_with_a_one_is_fed_avg(shape, client_sizes, batch_size, epochs):
   problem, cohorts = _problem_and_cohorts(shape, client_sizes, 3)
@@ -306,7 +299,7 @@ def test_mime_lite_mvr_with_a_one_is_fed_avg(shape, client_sizes, batch_size, ep
   )
 
 
-@settings(max_examples=6)
+@settings(max_examples=5)
 @given(shapes, sizes)
 def test_server_only_mvr_with_a_one_is_server_only_sgd(shape, client_sizes):
   problem, cohorts = _problem_and_cohorts(shape, client_sizes, 3)
@@ -317,7 +310,7 @@ def test_server_only_mvr_with_a_one_is_server_only_sgd(shape, client_sizes):
   )
 
 
-@settings(max_examples=6)
+@settings(max_examples=5)
 @given(shapes, sizes, batch_sizes, epochs, st.sampled_from(['current', 'previous']))
 def test_loc_mime_with_sgd_is_mime(
   shape, client_sizes, batch_size, epochs, control_variate
@@ -332,7 +325,7 @@ def test_loc_mime_with_sgd_is_mime(
 
 
 @every_pair
-@settings(max_examples=3)
+@settings(max_examples=2)
 @given(shapes, sizes, batch_sizes)
 def test_loc_mime_with_one_local_step_is_mime_and_with_two_only_if_stateless(
   pair, shape, client_sizes, batch_size
@@ -347,7 +340,7 @@ def test_loc_mime_with_one_local_step_is_mime_and_with_two_only_if_stateless(
 
 
 @every_pair
-@settings(max_examples=3)
+@settings(max_examples=2)
 @given(shapes, sizes, batch_sizes, st.floats(0.1, 2.0))
 def test_rho_counts_from_the_second_local_step(
   pair, shape, client_sizes, batch_size, rho
@@ -376,7 +369,7 @@ def test_mime_with_rho_zero_is_mime(pair, shape, client_sizes, batch_size, epoch
   )
 
 
-@pytest.mark.parametrize('build', [mime, mime_previous, mime_lite, loc_mime])
+@every_of('mime', 'mime_previous', 'mime_lite', 'loc_mime')
 @settings(max_examples=3)
 @given(
   shapes,
@@ -402,7 +395,7 @@ def test_s_does_not_depend_on_the_local_steps(
   problems.assert_close(statistics(server), statistics(expected), 1e-12)
 
 
-@pytest.mark.parametrize('build', [mime_mvr, mime_lite_mvr])
+@every_of('mime_mvr', 'mime_lite_mvr')
 @settings(max_examples=3)
 @given(shapes, sizes, batch_sizes, epochs, st.booleans())
 def test_m_of_mvr_does_not_depend_on_the_local_steps(
@@ -415,7 +408,7 @@ def test_m_of_mvr_does_not_depend_on_the_local_steps(
   problems.assert_close(server.terms[0].m, expected.terms[0].m, 1e-12)
 
 
-@pytest.mark.parametrize('build', [mime, mime_previous, mime_lite, mime_mvr])
+@every_of('mime', 'mime_previous', 'mime_lite', 'mime_mvr')
 @settings(max_examples=3)
 @given(
   shapes,
@@ -440,7 +433,7 @@ def test_a_split_of_clients_that_are_alike_changes_nothing(
   )
 
 
-@pytest.mark.parametrize('build', [mime, mime_previous, mime_lite])
+@every_of('mime', 'mime_previous', 'mime_lite')
 @settings(max_examples=3)
 @given(shapes, sizes, batch_sizes)
 def test_in_a_split_cohort_s_is_of_one_half_and_the_update_of_the_other(

@@ -6,6 +6,7 @@ import pytest
 from tests.oracles import mime as oracle
 from tests.tff_algorithms import algorithms, problems
 from tests.tff_algorithms.mime_framework_test import COHORTS
+from tff_algorithms import client_inputs
 from tff_algorithms.mime_mvr import build_mime_mvr
 
 pytestmark = [pytest.mark.usefixtures('runtime'), pytest.mark.slow]
@@ -73,6 +74,19 @@ def test_the_first_round_of_mime_mvr_moves_nothing_and_that_of_the_lite_one_does
   expected = assert_agrees(COHORTS[:1], lite=True, a=0.3)
   with pytest.raises(AssertionError):
     problems.assert_close(expected[0], problems.mlp().weights)
+
+
+@either
+def test_a_cohort_in_both_halves_is_the_cohort_unsplit(lite):
+  arguments = dict(a=0.3, learning_rate=ETA, batch_size=4, epochs=2, lite=lite)
+  model = problems.mlp().model
+  split = build_mime_mvr(model, split_cohort=True, **arguments)
+  state = split.initialize()
+  for cohort in COHORTS[:3]:
+    twice = [problems.dataset(rows) for rows in cohort for _ in range(2)]
+    state = split.next(state, client_inputs.in_halves(twice)).state
+  expected, _ = problems.run(build_mime_mvr(model, **arguments), COHORTS[:3])
+  problems.assert_close(state.server.weights.trainable, expected[-1], 1e-6)
 
 
 @pytest.mark.parametrize('a', [0.0, -0.1, 1.5, float('nan')])

@@ -93,7 +93,9 @@ def test_between_the_phases_c_is_there_and_nothing_else_has_changed():
     np.testing.assert_allclose(c[name], mean, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize('build', [algorithms.mime, algorithms.loc_mime])
+@pytest.mark.parametrize(
+  'build', [algorithms.mime, algorithms.loc_mime], ids=['mime', 'loc_mime']
+)
 def test_c_of_another_round_is_not_used(build):
   """The phase of the updates alone, without one of the gradients before it."""
   process = build()
@@ -108,6 +110,26 @@ def test_c_of_another_round_is_not_used(build):
 def test_a_control_variate_is_current_or_previous():
   with pytest.raises(ValueError, match='control_variate must be one of current'):
     mime.control_variate_term('next')
+
+
+def test_a_keras_model_trains_as_the_same_model_written_here():
+  problem = problems.logistic()
+  keras = tf.keras.Sequential([tf.keras.layers.Dense(3, input_shape=(5,))])
+  keras.set_weights([problem.weights['kernel'], problem.weights['bias']])
+  functional = tff.learning.models.functional_model_from_keras(
+    keras,
+    tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    input_spec=problem.model.input_spec,
+  )
+  found = []
+  for model in (problem.model, functional):
+    process = mime.build_mime(
+      model, base_optimizer=optimizer(base_optimizers.adam()), batch_size=2
+    )
+    weights, _ = problems.run(process, COHORTS)
+    found.append(weights[-1])
+  np.testing.assert_allclose(found[1][0], found[0]['kernel'], rtol=1e-4)
+  np.testing.assert_allclose(found[1][1], found[0]['bias'], rtol=1e-4)
 
 
 # Dropout.
@@ -159,13 +181,6 @@ def test_dropout_is_on_in_local_steps():
   assert np.abs(trained(seed=1) - trained(seed=2)).max() > 1e-4
 
 
-BUILDERS = {
-  'mime': algorithms.mime,
-  'mime_previous': algorithms.mime_previous,
-  'mime_lite': algorithms.mime_lite,
-}
-
-
 @pytest.mark.parametrize('control_variate', mime.CONTROL_VARIATES)
 def test_full_gradients_are_without_dropout_unless_asked_for(control_variate):
   model = with_dropout(problems.mlp())
@@ -204,6 +219,12 @@ def test_gradients_with_dropout_differ_from_round_to_round():
 
 
 # Split cohorts.
+
+BUILDERS = {
+  'mime': algorithms.mime,
+  'mime_previous': algorithms.mime_previous,
+  'mime_lite': algorithms.mime_lite,
+}
 
 
 def half(rows, only_gradient):

@@ -224,3 +224,18 @@ def test_a_term_that_adds_nothing_adds_nothing_at_x():
 def test_a_value_that_needs_a_batch_is_no_value_at_x():
   with pytest.raises(ValueError, match="'control_variate' needs a batch"):
     value_at_x(PreviousControlVariate(), _X, _X)
+
+
+@pytest.mark.xfail(strict=True, reason='what was prepared is () at the server')
+def test_a_value_that_needs_what_a_client_prepared_is_no_value_at_x():
+  class Prepared(Term):
+    name = 'prepared'
+
+    def prepare(self, message, client):
+      return client.full_gradient(client.weights, False).gradient
+
+    def value(self, step, message, prepared):
+      return prepared
+
+  with pytest.raises(ValueError, match="'prepared'"):
+    value_at_x(Prepared(), (), _X)
