@@ -253,7 +253,9 @@ def check_fits(
     before, (after, weights) = step.get_concrete_function(specs).structured_outputs
     fits = _types(before) == _types(after) and _types(weights) == _types(specs)
   except (TypeError, ValueError) as error:
-    raise ValueError(f'{name} does not fit the weights: {error}') from error
+    # TensorFlow tells the whole way there, and the reason last.
+    reason = str(error).strip().splitlines()[-1].strip()
+    raise ValueError(f'{name} does not fit the weights: {reason}') from error
   if not fits:
     raise ValueError(
       f'{name} does not fit the weights: a step changes the shapes or the dtypes of '

@@ -139,7 +139,7 @@ def in_halves(clients: Sequence[Any]) -> list[collections.OrderedDict]:
   """
   if len(clients) < 2:
     raise ValueError(
-      f'A split cohort needs at least two clients, found {len(clients)}.'
+      f'split_cohort needs at least two clients in a round, found {len(clients)}.'
     )
   return [
     collections.OrderedDict(client=client, only_gradient=i % 2 == 1)

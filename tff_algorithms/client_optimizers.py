@@ -25,7 +25,12 @@ class ClientOptimizer(abc.ABC):
 
   @abc.abstractmethod
   def message(self, server: ServerState, factor: Any) -> Any:
-    """What a client is sent for it, the learning rate multiplied by a factor."""
+    """What a client is sent for it.
+
+    Args:
+      server: The server's state.
+      factor: What its learning rate is multiplied by, or None.
+    """
 
   @abc.abstractmethod
   def start(self, message: Any, specs: Structure) -> Any:
@@ -47,7 +52,8 @@ class Fresh(ClientOptimizer):
     return base_optimizers.as_tff_optimizer(self.pair, 1.0)
 
   def message(self, server: ServerState, factor: Any) -> Any:
-    return server.hparams['client_learning_rate'] * factor
+    rate = server.hparams['client_learning_rate']
+    return rate if factor is None else rate * factor
 
   def start(self, message: Any, specs: Structure) -> Any:
     optimizer = self._optimizer
@@ -71,6 +77,8 @@ class ServersState(ClientOptimizer):
   updates_locally: bool = False
 
   def message(self, server: ServerState, factor: Any) -> Any:
+    if factor is None:
+      return server.optimizer
     return server_steps.scheduled(self.optimizer, server.optimizer, factor)
 
   def start(self, message: Any, specs: Structure) -> Any:

@@ -90,7 +90,7 @@ def build_fed_avg(
     max_steps=None if max_steps is None else checks.count(max_steps, 'max_steps'),
     shuffle=shuffle,
     weighting=weighting,
-    schedule=client_schedule or schedules.constant(),
+    schedule=client_schedule,
     aggregator=local_training.mean_aggregator(aggregator, weighting),
     seed=seed,
   )

@@ -47,7 +47,9 @@ def client_weight(weighting: str, num_examples: tf.Tensor) -> tf.Tensor:
 
 
 def mean_aggregator(
-  aggregator: tff.aggregators.AggregationFactory | None, weighting: str
+  aggregator: tff.aggregators.AggregationFactory | None,
+  weighting: str,
+  name: str = 'aggregator',
 ) -> tff.aggregators.AggregationFactory:
   """The aggregator for a mean over clients; checks that it can weight as asked."""
   checks.one_of(weighting, WEIGHTINGS, 'weighting')
@@ -55,7 +57,7 @@ def mean_aggregator(
     aggregator, tff.aggregators.UnweightedAggregationFactory
   ):
     raise ValueError(
-      f'aggregator ({type(aggregator).__name__}) cannot weight clients: pass '
+      f'{name} ({type(aggregator).__name__}) cannot weight clients: pass '
       "weighting='uniform', or a weighted aggregator."
     )
   return aggregator or MeanFactory()
@@ -76,7 +78,7 @@ class LocalTraining(Phase):
     max_steps: Where to cut them, or None.
     shuffle: Whether each pass has an order of its own.
     weighting: The weight of a client in the mean, 'examples' or 'uniform'.
-    schedule: The factor on the client learning rate.
+    schedule: The factor on the client learning rate, or None.
     aggregator: For x - y_i.
     seed: The run's seed.
     num_gradient_points: How many points half of a split cohort is sent to take full
@@ -92,7 +94,7 @@ class LocalTraining(Phase):
   max_steps: int | None
   shuffle: bool
   weighting: str
-  schedule: schedules.Schedule
+  schedule: schedules.Schedule | None
   aggregator: tff.aggregators.AggregationFactory
   seed: int
   num_gradient_points: int = 0
@@ -113,7 +115,7 @@ class LocalTraining(Phase):
     return factories
 
   def message(self, server: ServerState) -> Message:
-    factor = self.schedule(server.round_num)
+    factor = None if self.schedule is None else self.schedule(server.round_num)
     return Message(
       round_num=server.round_num,
       weights=server.weights,
@@ -123,6 +125,13 @@ class LocalTraining(Phase):
         for term, state in zip(self.terms, server.terms, strict=True)
       ),
     )
+
+  def is_usable(self, server: ServerState) -> tf.Tensor:
+    usable = [
+      term.is_usable(state, server.round_num)
+      for term, state in zip(self.terms, server.terms, strict=True)
+    ]
+    return tf.reduce_all(tf.stack(usable)) if usable else tf.constant(True)
 
   def bytes_down(self, message_type: tff.Type) -> int:
     x = structures.size_in_bytes(message_type.weights)

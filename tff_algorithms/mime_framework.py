@@ -82,11 +82,6 @@ class GradientUpload(Term):
     """The server's state after a phase in which the gradients were gathered."""
     raise NotImplementedError
 
-  def is_usable(self, state: Any, round_num: tf.Tensor) -> tf.Tensor:
-    """Whether c is there; else the round changes nothing."""
-    del state, round_num
-    return tf.constant(True)
-
   def metrics(self, state: Any, means: Any) -> Mapping[str, tf.Tensor]:
     return {'gradient_norm': structures.global_norm(self.c(state, means))}
 
@@ -110,15 +105,13 @@ class MimeStep:
   schedule: schedules.Schedule
 
   def __call__(self, server: ServerState, means: Any) -> ServerState:
-    x, s, state = server.weights.trainable, server.optimizer, server.terms[0]
+    x, s = server.weights.trainable, server.optimizer
     own = {name: means[f'{self.first.name}_{name}'] for name in self.first.aggregators}
-    c = self.first.c(state, own)
+    c = self.first.c(server.terms[0], own)
     s, _ = self.base_optimizer.next(s, x, structures.add(c, *self._others_at_x(server)))
     eta_g = server.hparams['server_learning_rate'] * self.schedule(server.round_num)
     x = structures.subtract(x, structures.scale(eta_g, means[DELTA]))
-    stepped = server._replace(optimizer=s, weights=server.weights._replace(trainable=x))
-    usable = self.first.is_usable(state, server.round_num)
-    return structures.select(usable, stepped, server)
+    return server._replace(optimizer=s, weights=server.weights._replace(trainable=x))
 
   def _others_at_x(self, server: ServerState) -> list[Structure]:
     if not _has_statistics(self.base_optimizer, server.optimizer):
@@ -196,7 +189,9 @@ def build(
   oracle = oracles.as_oracle(model)
   checks.positive(server_learning_rate, 'server_learning_rate')
   mean = local_training.mean_aggregator(aggregator, weighting)
-  gradient_mean = local_training.mean_aggregator(gradient_aggregator, weighting)
+  gradient_mean = local_training.mean_aggregator(
+    gradient_aggregator, weighting, 'gradient_aggregator'
+  )
   for name, factory in (('aggregator', mean), ('gradient_aggregator', gradient_mean)):
     if split_cohort and isinstance(
       factory, tff.aggregators.UnweightedAggregationFactory
@@ -219,7 +214,7 @@ def build(
     max_steps=None if max_steps is None else checks.count(max_steps, 'max_steps'),
     shuffle=shuffle,
     weighting=weighting,
-    schedule=client_schedule or schedules.constant(),
+    schedule=client_schedule,
     aggregator=mean,
     seed=seed,
     num_gradient_points=len(own.aggregators) if split_cohort else 0,

@@ -32,6 +32,7 @@ class Model:
     metrics: (y, outputs) -> an OrderedDict of sums over the batch, which add up over
       batches and clients.
     finalize_metrics: such sums -> an OrderedDict of the metrics' values.
+    functional: The functional model that `as_model` made it of, if it did.
   """
 
   input_spec: Any
@@ -40,6 +41,7 @@ class Model:
   loss: Callable[[Any, Any], tf.Tensor]
   metrics: Callable[[Any, Any], collections.OrderedDict]
   finalize_metrics: Callable[[Any], collections.OrderedDict]
+  functional: tff.learning.models.FunctionalModel | None = None
 
 
 def as_model(model: Model | tff.learning.models.FunctionalModel) -> Model:
@@ -87,6 +89,7 @@ def as_model(model: Model | tff.learning.models.FunctionalModel) -> Model:
     loss=lambda y, outputs: model.loss(outputs, y),
     metrics=metrics,
     finalize_metrics=model.finalize_metrics,
+    functional=model,
   )
 
 
@@ -94,8 +97,10 @@ def has_stateful_randomness(model: Any) -> bool:
   """Whether a functional model's predictions in training cannot be seeded.
 
   Args:
-    model: Anything that `as_model` takes; a `Model` is always seeded.
+    model: Anything that `as_model` takes. A `Model` of our own is always seeded.
   """
+  if isinstance(model, Model):
+    model = model.functional
   if not isinstance(model, tff.learning.models.FunctionalModel):
     return False
   # In a graph of its own: TFF's functional models of Keras' do not trace elsewhere.

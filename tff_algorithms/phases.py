@@ -74,6 +74,11 @@ class Phase(abc.ABC):
   def message(self, server: ServerState) -> Any:
     """What is broadcast; work of the server before the broadcast goes here."""
 
+  def is_usable(self, server: ServerState) -> tf.Tensor:
+    """Whether the state is one to begin the phase with; if not, nothing changes."""
+    del server
+    return tf.constant(True)
+
   def bytes_down(self, message_type: tff.Type) -> int:
     """What a client is sent, counted; in halves, one client of each."""
     return structures.size_in_bytes(message_type)

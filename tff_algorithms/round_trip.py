@@ -2,8 +2,8 @@
 
 Guards stand twice. On the client, before anything is aggregated: a NaN or an infinity
 in its rows or its uploads makes every upload zero with weight zero. At the server,
-after the phase: if no client was kept, or the new state is not finite, everything
-stays as it was but the number of the round.
+after the phase: if no client was kept (of a cohort in halves, none of one half), or
+the new state is not finite, everything stays as it was but the number of the round.
 """
 
 import collections
@@ -22,11 +22,17 @@ _SUMS = (tff.aggregators.SumFactory, tff.aggregators.SecureSumFactory)
 
 
 class _Counted(NamedTuple):
-  """The clients' measurements and how many clients there were."""
+  """The clients' measurements and how many clients there were.
 
-  num_present: tf.Tensor
-  num_gradient_clients: tf.Tensor | tuple[()]  # Of a cohort that is split in halves.
-  num_kept: tf.Tensor
+  Attributes:
+    num_present: How many came, in each half if the cohort is split, else in all.
+    num_kept: How many of these were kept.
+    num_left_out: How many were not, although they have examples.
+    measurements: The sums of what the kept ones measured.
+  """
+
+  num_present: Any
+  num_kept: Any
   num_left_out: tf.Tensor
   measurements: collections.OrderedDict
 
@@ -139,12 +145,12 @@ class RoundTrip:
     finite = structures.all_finite((given.rows, result.uploads, result.measurements))
     kept = has_examples & finite
     result = structures.select(kept, result, structures.zeros_like(result))
+    half = tf.ones([1])
+    if given.only_gradient is not None:
+      half = tf.one_hot(tf.cast(given.only_gradient, tf.int32), 2)
     counted = _Counted(
-      num_present=tf.ones([]),
-      num_gradient_clients=(
-        () if given.only_gradient is None else tf.cast(given.only_gradient, tf.float32)
-      ),
-      num_kept=tf.cast(kept, tf.float32),
+      num_present=half,
+      num_kept=half * tf.cast(kept, tf.float32),
       num_left_out=tf.cast(has_examples & ~finite, tf.float32),
       measurements=result.measurements,
     )
@@ -160,7 +166,8 @@ class RoundTrip:
     new_server = self._phase.finish(server, aggregates.results)
     # A secure sum of floats is quantised: half a client stands for none.
     trained = (new_server.weights.trainable, new_server.optimizer, new_server.terms)
-    usable = (num_kept > 0.5) & structures.all_finite(trained)
+    usable = tf.reduce_all(num_kept > 0.5) & structures.all_finite(trained)
+    usable &= self._phase.is_usable(server)
     new_server, new_states = structures.select(
       usable, (new_server, aggregates.states), (server, aggregator_states)
     )
@@ -182,19 +189,18 @@ class RoundTrip:
 
 def _cohort_errors(counted: _Counted) -> list[Any]:
   """Operations that stop a round whose cohort cannot be."""
+  num_present = counted.num_present
   errors = [
     tf.debugging.assert_greater(
-      counted.num_present,
+      tf.reduce_sum(num_present),
       0.5,
       message='Empty cohort: a round needs at least one client, found none.',
     )
   ]
-  gradient_clients = counted.num_gradient_clients
-  if gradient_clients != ():
-    update_clients = counted.num_present - gradient_clients
+  if num_present.shape[0] == 2:
     errors.append(
       tf.debugging.assert_greater(
-        tf.minimum(gradient_clients, update_clients),
+        num_present,
         0.5,
         message=(
           'split_cohort: a round needs at least one client for the gradient and one '

@@ -11,7 +11,7 @@ import abc
 import collections
 from collections.abc import Callable, Mapping
 import dataclasses
-from typing import Any
+from typing import Any, NoReturn
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -119,6 +119,14 @@ class Term(abc.ABC):
     del means, weights
     return state
 
+  def is_usable(self, state: Any, round_num: tf.Tensor) -> tf.Tensor:
+    """Whether its state at the server is good for this round.
+
+    If not, the phase changes nothing.
+    """
+    del state, round_num
+    return tf.constant(True)
+
   def metrics(self, state: Any, means: Any) -> Mapping[str, tf.Tensor]:
     """Scalars that tell about the round.
 
@@ -134,13 +142,30 @@ def value_at_x(term: Term, message: Any, x: Structure) -> Structure:
   """A term's value at y = x where it follows from its message alone.
 
   Raises:
-    ValueError: If it does not, but needs a client's batch.
+    ValueError: If it does not, but needs a client's batch, or what a client prepared.
   """
+  unknown = _OnlyOnAClient(
+    f'the term {term.name!r} needs what only a client has for its value at y = x, so '
+    'the server cannot track the state of a base optimizer with it.'
+  )
+  step = Step(y=x, x=x, evaluate=lambda weights: unknown.gradient)
+  value = term.value(step, message, unknown)
+  if any(part is unknown for part in tf.nest.flatten(value)):
+    unknown.fail()
+  return value
 
-  def evaluate(weights):
-    raise ValueError(
-      f'the term {term.name!r} needs a batch for its value at y = x, so the server '
-      'cannot track the state of a base optimizer with it.'
-    )
 
-  return term.value(Step(y=x, x=x, evaluate=evaluate), message, ())
+class _OnlyOnAClient:
+  """What stands at the server for what it cannot know; to use it is an error."""
+
+  def __init__(self, message: str):
+    self._message = message
+
+  def fail(self) -> NoReturn:
+    raise ValueError(self._message)
+
+  def __getattr__(self, name: str) -> NoReturn:
+    self.fail()
+
+  def __getitem__(self, key: Any) -> NoReturn:
+    self.fail()

@@ -60,8 +60,8 @@ def mime(
   A client with a non-finite row is left out of everything. Otherwise, where the
   gradient and the update of a client go up in one trip, it is left out as a whole
   if either is not finite; where they go up apart, each is judged alone. A round
-  without any gradient changes nothing. One without any update changes s and c,
-  but not x. One that would give something not finite changes nothing.
+  without any gradient or any update changes nothing, nor does one that would give
+  something not finite.
 
   Args:
     loss_and_gradient: (weights, batch) -> (mean loss, gradient).

@@ -185,9 +185,6 @@ def test_a_model_of_ours_is_always_seeded():
   assert not models.has_stateful_randomness(problems.logistic().model)
 
 
-@pytest.mark.xfail(
-  strict=True, raises=AssertionError, reason='a Model does not tell where it comes from'
-)
 def test_a_functional_model_made_a_model_of_ours_is_not_seeded_by_that():
   functional = _functional(lambda x: tf.nn.dropout(x, 0.5))
   assert models.has_stateful_randomness(models.as_model(functional))

@@ -226,8 +226,16 @@ def test_a_value_that_needs_a_batch_is_no_value_at_x():
     value_at_x(PreviousControlVariate(), _X, _X)
 
 
-@pytest.mark.xfail(strict=True, reason='what was prepared is () at the server')
-def test_a_value_that_needs_what_a_client_prepared_is_no_value_at_x():
+@pytest.mark.parametrize(
+  'use',
+  [
+    lambda prepared: prepared,
+    lambda prepared: collections.OrderedDict(kernel=prepared),
+    lambda prepared: prepared.gradient,
+    lambda prepared: prepared['gradient'],
+  ],
+)
+def test_a_value_that_needs_what_a_client_prepared_is_no_value_at_x(use):
   class Prepared(Term):
     name = 'prepared'
 
@@ -235,7 +243,7 @@ def test_a_value_that_needs_what_a_client_prepared_is_no_value_at_x():
       return client.full_gradient(client.weights, False).gradient
 
     def value(self, step, message, prepared):
-      return prepared
+      return use(prepared)
 
   with pytest.raises(ValueError, match="'prepared'"):
     value_at_x(Prepared(), (), _X)
