@@ -59,7 +59,7 @@ _COMPARISONS = [
     },
     entries=_ENTRIES,
     tuning_rounds=30,
-    num_seeds=2,
+    num_seeds=1,
     target='FedAvg, Adam',
     panels={
       'left: the methods': ['FedAvg, Adam', 'Mime, Adam', 'MimeLite, Adam'],

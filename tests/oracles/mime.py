@@ -160,14 +160,14 @@ def mime(
         gradients.pop(i, None)
         ys.pop(i, None)
 
-    if gradients:
-      new_c = _mean(gradients, cohort, weighting)
+    mean = _mean(gradients, cohort, weighting) if gradients else None
+    if mean is not None and ys:
+      new_c = mean
       with np.errstate(all='ignore'):
         new_s = base.V(new_c, s)
-      if ys:
-        new_x = _server_update(x, ys, cohort, weighting, server_learning_rate)
+      new_x = _server_update(x, ys, cohort, weighting, server_learning_rate)
     metrics = _metrics(x, ys, cohort, weighting)
-    metrics['gradient_norm'] = norm(new_c) if gradients else float('nan')
+    metrics['gradient_norm'] = float('nan') if mean is None else norm(mean)
     metrics['num_gradients'] = len(gradients)
     metrics['num_left_out'] = len(left_out)
 

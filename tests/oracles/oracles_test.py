@@ -1031,15 +1031,9 @@ def test_a_split_round_without_gradients_or_without_updates(form):
   x = _values(got)
   m = [metrics['s']['m']['w'][0] for metrics in metrics]
   assert m[0] == 0.5
-  # Without gradients nothing changes. A cohort of one has no gradients.
-  assert x[1] == x[0]
-  assert m[1] == m[0]
-  # Without updates the statistics do, and the c of the next round.
-  assert x[2] == x[0]
-  assert m[2] == pytest.approx(0.5 * (x[0] - 1) + 0.5 * m[0])
-  assert metrics[2]['c']['w'] == pytest.approx(x[0] - 1)
-  assert x[4] == x[3] == x[2]
-  assert m[4] == m[3] == m[2]
+  # Nothing changes. A cohort of one has no gradients.
+  assert len(set(x)) == len(set(m)) == 1
+  assert all(of_round['c'] == metrics[0]['c'] for of_round in metrics)
   asked = form != TWO_TRIPS
   assert [m['num_clients'] for m in metrics] == [1, asked, 0, asked, 0]
   assert [m['num_gradients'] for m in metrics] == [1, 0, 1, 0, 0]
