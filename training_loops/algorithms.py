@@ -131,8 +131,10 @@ def _fed_prox(config, model, **common):
 
 
 def _mime(config, model, **common):
-  from tff_algorithms.mime import build_mime
+  from tff_algorithms import loc_mime, mime
 
+  is_local = config['algorithm'] == 'loc_mime'
+  build_mime = loc_mime.build_loc_mime if is_local else mime.build_mime
   control_variate = config['mime_control_variate']
   return build_mime(
     model, control_variate=control_variate, **_mime_with_base(config), **common
@@ -143,15 +145,6 @@ def _mime_lite(config, model, **common):
   from tff_algorithms.mime_lite import build_mime_lite
 
   return build_mime_lite(model, **_mime_with_base(config), **common)
-
-
-def _loc_mime(config, model, **common):
-  from tff_algorithms.loc_mime import build_loc_mime
-
-  control_variate = config['mime_control_variate']
-  return build_loc_mime(
-    model, control_variate=control_variate, **_mime_with_base(config), **common
-  )
 
 
 def _mime_mvr(config, model, **common):
@@ -205,7 +198,7 @@ _ALGORITHMS = {
   'loc_mime': Algorithm(
     'Loc-Mime: Mime with its optimizer updated locally too (Karimireddy 2021).',
     (*_MIME, optimizers.BASE_OPTIMIZER, _MIME_CONTROL_VARIATE),
-    _loc_mime,
+    _mime,
   ),
   'mime_mvr': Algorithm(
     'MimeMVR: Mime with variance-reduced momentum (Karimireddy 2021).',
