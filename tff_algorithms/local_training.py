@@ -229,7 +229,9 @@ class LocalTraining(Phase):
     spread_square = mean_square - tf.square(structures.global_norm(means[DELTA]))
     own: dict[str, tf.Tensor] = {}
     for term, state in zip(self.terms, old.terms, strict=True):
-      own.update(term.metrics(state, self._means_of(term, means)))
+      usable = term.is_usable(state, old.round_num)
+      for name, value in term.metrics(state, self._means_of(term, means)).items():
+        own[name] = tf.where(usable, value, float('nan'))
     return round_metrics(
       self.oracle,
       measurements,
