@@ -155,5 +155,8 @@ def test_every_second_client_is_for_the_gradient():
 
 @pytest.mark.parametrize('clients', [[], ['a']])
 def test_fewer_than_two_clients_cannot_be_split(clients):
-  with pytest.raises(ValueError, match=f'at least two clients, found {len(clients)}'):
+  with pytest.raises(
+    ValueError,
+    match=f'split_cohort needs at least two clients in a round, found {len(clients)}',
+  ):
     client_inputs.in_halves(clients)

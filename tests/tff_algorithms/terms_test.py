@@ -222,7 +222,9 @@ def test_a_term_that_adds_nothing_adds_nothing_at_x():
 
 
 def test_a_value_that_needs_a_batch_is_no_value_at_x():
-  with pytest.raises(ValueError, match="'control_variate' needs a batch"):
+  with pytest.raises(
+    ValueError, match="'control_variate' needs what only a client has"
+  ):
     value_at_x(PreviousControlVariate(), _X, _X)
 
 
