@@ -29,7 +29,7 @@ _TEXT = """
 How much the server's learning rate matters, and epsilon for the adaptive methods
 (Karimireddy et al. 2021, appendix E): each value is the best accuracy over client
 rates. Small: logistic regression where the paper has a CNN, 10 clients a round, one
-local epoch in batches of 20, 50 rounds, one seed, and part of the paper's grid.
+local epoch in batches of 20, 30 rounds, one seed, and part of the paper's grid.
 
 - Mime and MimeLite use the base optimizer in every local step, FedAvg at the server.
 - Adam is TFF's, in which a step's own gradient goes into v first; AdaGrad is the
@@ -41,7 +41,7 @@ local epoch in batches of 20, 50 rounds, one seed, and part of the paper's grid.
 
 _METRIC = 'eval/accuracy'
 _FLAGS = {'task': 'emnist_logistic', 'clients_per_round': 10, 'batch_size': 20}
-_ROUNDS = 50
+_ROUNDS = 30
 _SERVER_RATE = 'server_learning_rate'
 _NUMBERS = 'runs.csv'
 
