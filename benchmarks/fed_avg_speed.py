@@ -23,6 +23,7 @@ import tensorflow_federated as tff
 import tqdm
 
 from benchmarks import machine, models, synthetic_images, turns
+from benchmarks.common_flags import MODELS, OUTPUT, ROUNDS, SEED
 from benchmarks.synthetic_images import decode
 from benchmarks.turns import WARM_UP_ROUNDS, Contestant
 from tasks import client_files
@@ -36,19 +37,12 @@ _MODELS = {
   'cnn': (models.cnn, models.keras_cnn),
 }
 
-_NAMES = flags.DEFINE_list('models', list(_MODELS), 'Which models to train.')
 _CLIENTS = flags.DEFINE_list('clients', ['10', '50'], 'Clients a round.')
-flags.register_validator(
-  'models', lambda names: set(names) <= set(_MODELS), f'Known are {", ".join(_MODELS)}.'
-)
 flags.register_validator(
   'clients',
   lambda sizes: all(size.isdecimal() and int(size) > 0 for size in sizes),
   'Positive whole numbers are needed.',
 )
-_ROUNDS = flags.DEFINE_integer('rounds', 10, 'Rounds to measure.', lower_bound=1)
-_SEED = flags.DEFINE_integer('seed', 0, 'Seed of data and cohorts.')
-_OUTPUT = flags.DEFINE_string('output', None, 'A Markdown file to write the table to.')
 
 _BATCH_SIZE = 20
 _LEARNING_RATE = 0.01
@@ -113,7 +107,7 @@ def _contestants(
       batch_size=_BATCH_SIZE,
       shuffle=shuffle,
       client_input=clients,
-      seed=_SEED.value,
+      seed=SEED.value,
     )
 
   datasets = {
@@ -182,7 +176,7 @@ def _measure(
 ) -> list[_Timing]:
   """Trains all contestants for the rounds to be measured, taking turns."""
   cohorts = synthetic_images.cohorts(
-    data, num_clients, WARM_UP_ROUNDS + _ROUNDS.value, _SEED.value
+    data, num_clients, WARM_UP_ROUNDS + ROUNDS.value, SEED.value
   )
   names = list(contestants)
 
@@ -230,7 +224,7 @@ def _table(timings: Sequence[_Timing]) -> str:
 
 def _circumstances() -> str:
   return (
-    f'{machine.describe()} {_ROUNDS.value} rounds each, after {WARM_UP_ROUNDS} to '
+    f'{machine.describe()} {ROUNDS.value} rounds each, after {WARM_UP_ROUNDS} to '
     f'warm up; batches of {_BATCH_SIZE}, one epoch.'
   )
 
@@ -241,31 +235,31 @@ def main(argv: Sequence[str]) -> None:
     raise app.UsageError(f'unexpected {argv[1]!r}.')
   logging.set_verbosity(logging.WARNING)  # TFF notes each metric that it adds.
   cohort_sizes = [int(size) for size in _CLIENTS.value]
-  data = synthetic_images.make(2 * max(cohort_sizes), _SEED.value)
-  rounds = WARM_UP_ROUNDS + _ROUNDS.value
+  data = synthetic_images.make(2 * max(cohort_sizes), SEED.value)
+  rounds = WARM_UP_ROUNDS + ROUNDS.value
   num_contestants = 4
   timings: list[_Timing] = []
   with (
     runtimes.create('local'),
     tempfile.TemporaryDirectory() as directory,
     tqdm.tqdm(
-      total=len(_NAMES.value) * len(cohort_sizes) * rounds * num_contestants,
+      total=len(MODELS.value) * len(cohort_sizes) * rounds * num_contestants,
       unit='round',
     ) as progress,
   ):
     files = client_files.write(data, pathlib.Path(directory, 'clients'), decode)
-    for model_name in _NAMES.value:
+    for model_name in MODELS.value:
       if model_name == 'logistic':
         unshuffled = _contestants(model_name, data, files, shuffle=False)
-        few = synthetic_images.cohorts(data, min(cohort_sizes), 2, _SEED.value)
+        few = synthetic_images.cohorts(data, min(cohort_sizes), 2, SEED.value)
         _verify(unshuffled, few)
       contestants = _contestants(model_name, data, files, shuffle=True)
       for num_clients in cohort_sizes:
         timings += _measure(model_name, contestants, data, num_clients, progress)
   text = f'{_table(timings)}\n\n{_circumstances()}\n'
   print(text)
-  if _OUTPUT.value:
-    pathlib.Path(_OUTPUT.value).write_text(text)
+  if OUTPUT.value:
+    pathlib.Path(OUTPUT.value).write_text(text)
 
 
 if __name__ == '__main__':

@@ -16,26 +16,22 @@ import numpy as np
 import tqdm
 
 from benchmarks import machine, models, synthetic_images, turns
+from benchmarks.common_flags import MODELS, OUTPUT, ROUNDS, SEED
 from benchmarks.turns import WARM_UP_ROUNDS, Contestant
 from tasks import client_files
 from tff_algorithms import base_optimizers, client_inputs, fed_avg, mime, mime_lite
 from training_loops import runtimes
 
 _MODELS = {'logistic': models.logistic, 'cnn': models.cnn}
-_NAMES = flags.DEFINE_list('models', list(_MODELS), 'Which models to train.')
-flags.register_validator(
-  'models', lambda names: set(names) <= set(_MODELS), f'Known are {", ".join(_MODELS)}.'
-)
 _EPOCHS = flags.DEFINE_list('epochs', ['1', '10'], 'Local epochs.')
 flags.register_validator(
   'epochs',
   lambda epochs: all(e.isdecimal() and int(e) > 0 for e in epochs),
   'Positive whole numbers are needed.',
 )
-_CLIENTS = flags.DEFINE_integer('clients', 10, 'Clients a round.', lower_bound=1)
-_ROUNDS = flags.DEFINE_integer('rounds', 10, 'Rounds to measure.', lower_bound=1)
-_SEED = flags.DEFINE_integer('seed', 0, 'Seed of data and cohorts.')
-_OUTPUT = flags.DEFINE_string('output', None, 'A Markdown file to write the table to.')
+_CLIENTS = flags.DEFINE_integer(
+  'clients_per_round', 10, 'Clients a round.', lower_bound=1
+)
 
 _BATCH_SIZE = 20
 _LEARNING_RATE = 0.01
@@ -57,7 +53,7 @@ def _contestants(
     'batch_size': _BATCH_SIZE,
     'epochs': epochs,
     'client_input': client_inputs.from_id(files.load),
-    'seed': _SEED.value,
+    'seed': SEED.value,
   }
   momentum = base_optimizers.as_tff_optimizer(
     base_optimizers.momentum(), _LEARNING_RATE
@@ -92,11 +88,11 @@ def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f'unexpected {argv[1]!r}.')
   logging.set_verbosity(logging.WARNING)  # TFF notes each metric that it adds.
-  data = synthetic_images.make(2 * _CLIENTS.value, _SEED.value)
+  data = synthetic_images.make(2 * _CLIENTS.value, SEED.value)
   cohorts = synthetic_images.cohorts(
-    data, _CLIENTS.value, WARM_UP_ROUNDS + _ROUNDS.value, _SEED.value
+    data, _CLIENTS.value, WARM_UP_ROUNDS + ROUNDS.value, SEED.value
   )
-  total = len(_NAMES.value) * len(_EPOCHS.value) * len(GRADIENTS) * len(cohorts)
+  total = len(MODELS.value) * len(_EPOCHS.value) * len(GRADIENTS) * len(cohorts)
   lines = [
     '| model | epochs | algorithm | ms a round | gradients | time | time / gradients |',
     '|---|---|---|---|---|---|---|',
@@ -108,19 +104,19 @@ def main(argv: Sequence[str]) -> None:
   ):
     decode = synthetic_images.decode
     files = client_files.write(data, pathlib.Path(directory, 'clients'), decode)
-    for model_name in _NAMES.value:
+    for model_name in MODELS.value:
       for epochs in map(int, _EPOCHS.value):
         contestants = _contestants(model_name, files, epochs)
         seconds, _ = turns.take_turns(contestants, cohorts, lambda _: progress.update())
         lines += rows_of_table(model_name, epochs, seconds)
   circumstances = (
-    f'{machine.describe()} {_ROUNDS.value} rounds each, after {WARM_UP_ROUNDS} to '
+    f'{machine.describe()} {ROUNDS.value} rounds each, after {WARM_UP_ROUNDS} to '
     f'warm up; {_CLIENTS.value} clients a round, batches of {_BATCH_SIZE}.'
   )
   text = '\n'.join(lines) + f'\n\n{circumstances}\n'
   print(text)
-  if _OUTPUT.value:
-    pathlib.Path(_OUTPUT.value).write_text(text)
+  if OUTPUT.value:
+    pathlib.Path(OUTPUT.value).write_text(text)
 
 
 if __name__ == '__main__':

@@ -226,9 +226,11 @@ def write_grids(
   """
   num_rows = -(-len(grids) // num_columns)
   figure = Figure(figsize=(3.6 * num_columns, 3.2 * num_rows), layout='constrained')
-  every_axes = figure.subplots(num_rows, num_columns, squeeze=False).flat
+  every_axes = list(figure.subplots(num_rows, num_columns, squeeze=False).flat)
+  for axes in every_axes[len(grids) :]:
+    axes.set_visible(False)
   reached = [v for grid in grids.values() for v in grid.values() if not math.isnan(v)]
-  for axes, (heading, grid) in zip(every_axes, grids.items(), strict=True):
+  for axes, (heading, grid) in zip(every_axes, grids.items(), strict=False):
     rows, columns = (sorted({point[i] for point in grid}) for i in (0, 1))
     values = np.array([[grid[r, c] for c in columns] for r in rows])
     axes.imshow(values, vmin=min(reached), vmax=max(reached), origin='lower')

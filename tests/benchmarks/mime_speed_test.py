@@ -27,7 +27,7 @@ def test_times_stand_beside_the_gradients_they_are_for():
 @pytest.mark.slow
 def test_every_algorithm_is_measured_and_the_table_written(tmp_path):
   output = tmp_path / 'table.md'
-  flags = ['--models=logistic', '--epochs=1,2', '--clients=2', '--rounds=1']
+  flags = ['--models=logistic', '--epochs=1,2', '--clients_per_round=2', '--rounds=1']
   program = subprocess.run(
     [sys.executable, '-m', 'benchmarks.mime_speed', *flags, f'--output={output}'],
     cwd=pathlib.Path(__file__).parents[2],
