@@ -29,9 +29,10 @@ What came out, beside the paper's figure:
   equal to Mime. FedAvg's rate is the lowest of the grid, and so small that epsilon
   takes the place of the root: at a server rate of 1 Adam moves too far otherwise.
 - **Right.** Loc-Mime is ahead of Mime in the first rounds and level afterwards, where
-  the paper finds it slower and less stable. On a convex problem, and with an Adam whose v a local gradient goes into
-  anyway, there is less to lose by updating the state locally; with momentum on a
-  network it is as in the paper ([Figure 1](../mime_figure_1/README.md)).
+  the paper finds it slower and less stable. On a convex problem, and with an Adam
+  whose v a local gradient goes into anyway, there is less to lose by updating the state
+  locally; with momentum on a network it is as in the paper
+  ([Figure 1](../mime_figure_1/README.md)).
 """
 
 _RATE = 'mime_light.yaml'

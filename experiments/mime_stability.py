@@ -42,8 +42,8 @@ local epoch in batches of 20, 30 rounds, one seed, and part of the paper's grid.
 
 What came out, beside the paper's figures:
 
-- **Figure 4.** As in the paper, FedAvg with Adam is at its worst at the default of
-  centralized training (server rate 1, epsilon 1e-7) and Mime at its best; Mime is
+- **Figure 4.** As in the paper, FedAvg with Adam does badly at the default of
+  centralized training (server rate 1, epsilon 1e-7) and Mime best of all; Mime is
   within 5 points of its best everywhere. With AdaGrad all suffer at a server rate of
   10, FedAvg at 1 too, Mime and MimeLite not.
 - **Figure 5.** As in the paper, a server rate of 1 does well for all, and momentum
