@@ -32,7 +32,7 @@ from tff_algorithms import (
 from tff_algorithms.client_optimizers import ServersState
 from tff_algorithms.full_gradient import GRADIENT
 from tff_algorithms.local_training import DELTA
-from tff_algorithms.phases import Phase, ServerState, Upload
+from tff_algorithms.phases import Phase, ServerState
 from tff_algorithms.structures import Structure
 from tff_algorithms.terms import Client, Term, value_at_x
 
@@ -65,7 +65,7 @@ class GradientUpload(Term):
 
   def uploads(self, client: Client, prepared: Any, outcome: Any) -> Any:
     del client, outcome
-    upload: Upload = full_gradient.gradient_upload(prepared, self.weighting)
+    upload = full_gradient.gradient_upload(prepared, self.weighting)
     return collections.OrderedDict({GRADIENT: upload})
 
   def c(self, state: Any, means: Any) -> Structure:
@@ -79,8 +79,9 @@ class GradientUpload(Term):
     return means[GRADIENT]
 
   def store(self, server: ServerState, means: Any) -> ServerState:
-    """The server's state after a phase in which the gradients were gathered."""
-    raise NotImplementedError
+    """The server's state after a phase before; the same where there is none."""
+    del means
+    return server
 
   def metrics(self, state: Any, means: Any) -> Mapping[str, tf.Tensor]:
     return {'gradient_norm': structures.global_norm(self.c(state, means))}
