@@ -10,6 +10,7 @@ from tasks.partitions import Choice
 from tasks.registry import check, check_own, describe, load, names, options
 
 __all__ = [
+  'Central',
   'Choice',
   'FederatedData',
   'Task',
@@ -21,7 +22,7 @@ __all__ = [
   'options',
 ]
 
-_HOMES = {'FederatedData': 'federated_data', 'Task': 'task'}
+_HOMES = {'Central': 'task', 'FederatedData': 'federated_data', 'Task': 'task'}
 
 
 def __getattr__(name: str) -> Any:

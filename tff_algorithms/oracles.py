@@ -7,12 +7,13 @@ server's own loss are others.
 
 import abc
 import collections
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algorithms import models
+from tff_algorithms import models, structures
 from tff_algorithms.models import ModelWeights
 from tff_algorithms.structures import Structure
 
@@ -77,21 +78,34 @@ class ModelLoss(Oracle):
 
   def evaluate(self, weights: ModelWeights, batch: Any, seed: Any) -> Evaluation:
     x, y = models.x_and_y(batch)
-    with tf.GradientTape() as tape:
-      tape.watch(weights.trainable)
+    outputs = None
+
+    def loss_of_batch():
+      nonlocal outputs
       outputs = self._model.predict(weights, x, seed)
-      loss = self._model.loss(y, outputs)
-    gradient = tape.gradient(
-      loss, weights.trainable, unconnected_gradients=tf.UnconnectedGradients.ZERO
-    )
-    # An embedding's gradient comes as slices, and tf.nest would walk into them.
-    gradient = tf.nest.map_structure(
-      lambda w, g: tf.convert_to_tensor(g), weights.trainable, gradient
-    )
+      return self._model.loss(y, outputs)
+
+    loss, gradient = _value_and_gradient(loss_of_batch, weights)
     return Evaluation(loss, gradient, self._model.metrics(y, outputs))
 
   def finalize_metrics(self, sums: Any) -> collections.OrderedDict:
     return self._model.finalize_metrics(sums)
+
+
+def _value_and_gradient(
+  loss: Callable[[], tf.Tensor], weights: ModelWeights
+) -> tuple[tf.Tensor, Structure]:
+  """The loss and its gradient by the trainable weights."""
+  with tf.GradientTape() as tape:
+    tape.watch(weights.trainable)
+    value = loss()
+  gradient = tape.gradient(
+    value, weights.trainable, unconnected_gradients=tf.UnconnectedGradients.ZERO
+  )
+  # An embedding's gradient comes as slices, and tf.nest would walk into them.
+  return value, tf.nest.map_structure(
+    lambda w, g: tf.convert_to_tensor(g), weights.trainable, gradient
+  )
 
 
 def as_oracle(
@@ -101,11 +115,37 @@ def as_oracle(
   return objective if isinstance(objective, Oracle) else ModelLoss(objective)
 
 
-class _Inference(Oracle):
-  """See `without_dropout`."""
+class WeightLoss(Oracle):
+  """A loss of the weights alone, such as a regularizer: it needs no rows."""
+
+  def __init__(self, loss: Callable[[ModelWeights], tf.Tensor]):
+    self._loss = loss
+
+  @property
+  def batch_spec(self) -> Any:
+    return ()
+
+  def initial_weights(self, seed: Any) -> ModelWeights:
+    raise ValueError('A loss of the weights alone has none to start from.')
+
+  def evaluate(self, weights: ModelWeights, batch: Any, seed: Any) -> Evaluation:
+    del batch, seed
+    loss, gradient = _value_and_gradient(lambda: self._loss(weights), weights)
+    return Evaluation(loss, gradient, collections.OrderedDict())
+
+  def finalize_metrics(self, sums: Any) -> collections.OrderedDict:
+    return collections.OrderedDict()
+
+
+class _Altered(Oracle):
+  """An oracle that is another in all but its evaluations."""
 
   def __init__(self, oracle: Oracle):
     self._oracle = oracle
+
+  @property
+  def is_repeatable(self) -> bool:
+    return self._oracle.is_repeatable
 
   @property
   def batch_spec(self) -> Any:
@@ -114,12 +154,45 @@ class _Inference(Oracle):
   def initial_weights(self, seed: Any) -> ModelWeights:
     return self._oracle.initial_weights(seed)
 
+  def finalize_metrics(self, sums: Any) -> collections.OrderedDict:
+    return self._oracle.finalize_metrics(sums)
+
+
+class Weighted(_Altered):
+  """w f: the gradient times a weight; what is told of the loss stays that of f."""
+
+  def __init__(self, weight: Any, oracle: Oracle):
+    super().__init__(oracle)
+    self._weight = weight
+
+  def evaluate(self, weights: ModelWeights, batch: Any, seed: Any) -> Evaluation:
+    of_f = self._oracle.evaluate(weights, batch, seed)
+    return of_f._replace(gradient=structures.scale(self._weight, of_f.gradient))
+
+
+class Sum(_Altered):
+  """f + h, where h needs no rows; loss and metrics are those of f alone."""
+
+  def __init__(self, f: Oracle, h: Oracle):
+    super().__init__(f)
+    self._h = h
+
+  def evaluate(self, weights: ModelWeights, batch: Any, seed: Any) -> Evaluation:
+    of_f = self._oracle.evaluate(weights, batch, seed)
+    of_h = self._h.evaluate(weights, (), seed)
+    return of_f._replace(gradient=structures.add(of_f.gradient, of_h.gradient))
+
+
+class _Inference(_Altered):
+  """See `without_dropout`."""
+
+  @property
+  def is_repeatable(self) -> bool:
+    return True
+
   def evaluate(self, weights: ModelWeights, batch: Any, seed: Any) -> Evaluation:
     del seed
     return self._oracle.evaluate(weights, batch, None)
-
-  def finalize_metrics(self, sums: Any) -> collections.OrderedDict:
-    return self._oracle.finalize_metrics(sums)
 
 
 def without_dropout(
