@@ -25,6 +25,7 @@ class ClientRows(NamedTuple):
     key: An int64 scalar of its own.
     rows: A structure of tensors whose leading axis is the client's examples.
     max_steps: Where its local steps are cut in this round, an int32 scalar, or None.
+    population: Which of several populations it belongs to, an int32 scalar, or None.
     only_gradient: A boolean scalar where a cohort is split in halves: whether it sends
       a full gradient and no update, or an update and no full gradient. None for both.
   """
@@ -33,6 +34,7 @@ class ClientRows(NamedTuple):
   rows: Any
   max_steps: tf.Tensor | None = None
   only_gradient: tf.Tensor | None = None
+  population: tf.Tensor | None = None
 
   @property
   def rows_for_gradient(self) -> Any:
@@ -125,6 +127,21 @@ def of_halves(client_input: ClientInput) -> ClientInput:
 
   return ClientInput(
     tff.StructType([('client', client_input.type), ('only_gradient', np.bool_)]), load
+  )
+
+
+def of_populations(client_input: ClientInput) -> ClientInput:
+  """As `client_input`, each client with the number of its population.
+
+  TFF type `<client=T,population=int32>`, T that of `client_input`.
+  """
+
+  def load(value):
+    given = client_input.load(value['client'])
+    return given._replace(population=value['population'])
+
+  return ClientInput(
+    tff.StructType([('client', client_input.type), ('population', np.int32)]), load
   )
 
 

@@ -7,7 +7,7 @@ With `base_optimizers.as_tff_optimizer` at the server it is Algorithm 2 of
 Karimireddy et al. 2021 (Mime).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow_federated as tff
 
@@ -36,6 +36,7 @@ def build_fed_avg(
   shuffle: bool = True,
   client_optimizer: base_optimizers.BaseOptimizer | None = None,
   server_optimizer: tff.learning.optimizers.Optimizer | None = None,
+  server_step: server_steps.ServerStep | None = None,
   weighting: str = 'examples',
   terms: Sequence[Term] = (),
   client_schedule: schedules.Schedule | None = None,
@@ -43,8 +44,12 @@ def build_fed_avg(
   aggregator: tff.aggregators.AggregationFactory | None = None,
   metrics_aggregator: tff.aggregators.UnweightedAggregationFactory | None = None,
   client_input: client_inputs.ClientInput | None = None,
+  central_input: client_inputs.ClientInput | None = None,
+  training: Callable[..., local_training.LocalTraining] = local_training.LocalTraining,
+  hparams: Mapping[str, float] | None = None,
+  step_flops: int | None = None,
   seed: int = 0,
-) -> tff.learning.templates.LearningProcess:
+) -> process.PhasedProcess | process.MixedProcess:
   """Builds FedAvg.
 
   `next` is `(<S@SERVER, {batch*}@CLIENTS> -> <state=S@SERVER, metrics=M@SERVER>)`; see
@@ -64,6 +69,8 @@ def build_fed_avg(
       default.
     server_optimizer: Any TFF optimizer, or a pair by
       `base_optimizers.as_tff_optimizer`; SGD with rate 1 by default, so x <- mean y_i.
+    server_step: (server, aggregated uploads by name) -> server, for more than handing
+      their mean to the server's optimizer; a schedule of its rate is then its own.
     weighting: 'examples', or 'uniform' over the clients that have any.
     terms: Augmenting gradients to add to the local step.
     client_schedule: Round -> factor on the client learning rate.
@@ -73,14 +80,20 @@ def build_fed_avg(
     metrics_aggregator: For the sums behind the metrics and the number of clients: a
       plain or a secure sum.
     client_input: What the clients' argument is, an ordinary data set by default.
+    central_input: What the server's own is, where a term needs rows at the server;
+      `next` takes it as a third argument, @SERVER.
+    training: The phase, for more than local training.
+    hparams: More hyperparameters of the process.
+    step_flops: What a local step costs (`flops.of_a_step`), to be told in the metrics.
     seed: The run's seed, for initial weights, shuffling and dropout.
   """
   oracle = oracles.as_oracle(model)
   server_optimizer = server_optimizer or tff.learning.optimizers.build_sgdm(1.0)
   checks.positive(client_learning_rate, 'client_learning_rate')
-  training = local_training.LocalTraining(
+  local = training(
     oracle=oracle,
-    server_step=server_steps.optimizer_step(
+    server_step=server_step
+    or server_steps.optimizer_step(
       server_optimizer, local_training.DELTA, server_schedule
     ),
     client_optimizer=client_optimizers.Fresh(client_optimizer or base_optimizers.sgd()),
@@ -93,6 +106,7 @@ def build_fed_avg(
     schedule=client_schedule,
     aggregator=local_training.mean_aggregator(aggregator, weighting),
     seed=seed,
+    step_flops=step_flops,
   )
   return process.build_learning_process(
     server_steps.initial_state(
@@ -100,10 +114,11 @@ def build_fed_avg(
       server_optimizer,
       seed=seed,
       terms=terms,
-      client_learning_rate=client_learning_rate,
+      hparams={'client_learning_rate': client_learning_rate, **(hparams or {})},
     ),
-    [training],
+    [local],
     client_input or client_inputs.from_dataset(oracle.batch_spec),
     server_optimizer=server_optimizer,
     metrics_aggregator=metrics_aggregator,
+    central_input=central_input,
   )

@@ -26,6 +26,7 @@ class Outcome(NamedTuple):
   Attributes:
     weights: y, the trainable weights after the last step.
     num_steps: K_i, how many steps were taken.
+    s: The optimizer's state after the last step.
     gradient_sum: The sum of the loss gradients g_i alone, `()` unless asked for.
     num_seen: How many examples the steps saw, with repetition.
     loss_sum: The sum of their losses, each at the weights before its step.
@@ -34,6 +35,7 @@ class Outcome(NamedTuple):
 
   weights: Structure
   num_steps: tf.Tensor
+  s: Any
   gradient_sum: Structure
   num_seen: tf.Tensor
   loss_sum: tf.Tensor
@@ -137,8 +139,30 @@ def local_loop(
     return t < num_steps
 
   start = (0, x.trainable, s, tf.range(n), _no_sums(oracle, x, rows, sum_gradients))
-  t, y, _, _, sums = tf.while_loop(not_done, step, start)
-  return Outcome(y, t, *sums)
+  t, y, s, _, sums = tf.while_loop(not_done, step, start)
+  return Outcome(y, t, s, *sums)
+
+
+def first_gradient(oracle: Oracle, x: ModelWeights, rows: Structure, **how: Any) -> Any:
+  """The loss gradient of the first step that `local_loop` would take, 0 without rows.
+
+  Args:
+    oracle: What gives the gradients.
+    x: The weights to start from.
+    rows: The rows.
+    **how: batch_size, seed and shuffle, as in `local_loop`.
+  """
+  stays = local_loop(
+    oracle,
+    x,
+    rows,
+    num_steps=tf.minimum(num_rows(rows), 1),
+    update=lambda t, s, y, g: (s, y),
+    s=(),
+    sum_gradients=True,
+    **how,
+  )
+  return stays.gradient_sum
 
 
 def full_gradient(

@@ -31,12 +31,13 @@ DELTA = 'delta'
 
 
 class Message(NamedTuple):
-  """What a client is sent: x, and what belongs to the optimizer and to the terms."""
+  """What a client is sent: x, what belongs to the optimizer and the terms, and rows."""
 
   round_num: tf.Tensor
   weights: ModelWeights
   optimizer: Any
   terms: tuple
+  examples: Any = ()
 
 
 def client_weight(weighting: str, num_examples: tf.Tensor) -> tf.Tensor:
@@ -83,6 +84,7 @@ class LocalTraining(Phase):
     seed: The run's seed.
     num_gradient_points: How many points half of a split cohort is sent to take full
       gradients at, and nothing else; 0 for a cohort that is not split.
+    step_flops: What a local step costs, to be told in the metrics, or None.
   """
 
   oracle: Oracle
@@ -98,6 +100,7 @@ class LocalTraining(Phase):
   aggregator: tff.aggregators.AggregationFactory
   seed: int
   num_gradient_points: int = 0
+  step_flops: int | None = None
 
   def __post_init__(self):
     names = [term.name for term in self.terms]
@@ -114,6 +117,14 @@ class LocalTraining(Phase):
         factories[f'{term.name}_{name}'] = factory
     return factories
 
+  @property
+  def shared(self) -> dict[str, str]:
+    return {
+      f'{term.name}_{name}': upload
+      for term in self.terms
+      for name, upload in term.shared.items()
+    }
+
   def message(self, server: ServerState) -> Message:
     factor = None if self.schedule is None else self.schedule(server.round_num)
     return Message(
@@ -121,7 +132,7 @@ class LocalTraining(Phase):
       weights=server.weights,
       optimizer=self.client_optimizer.message(server, factor),
       terms=tuple(
-        term.message(state, server.weights)
+        term.message(state, server)
         for term, state in zip(self.terms, server.terms, strict=True)
       ),
     )
@@ -173,6 +184,7 @@ class LocalTraining(Phase):
       loss_measurements(outcome),
       num_examples=tf.cast(n, tf.float32),
       num_trained=tf.cast(trains, tf.float32),
+      num_steps=tf.cast(outcome.num_steps, tf.float32),
       norm_sum=norm,
       weighted_square_sum=weight * tf.square(norm),
       weight_sum=weight,
@@ -203,6 +215,14 @@ class LocalTraining(Phase):
         self.batch_size,
         seed if dropout else None,
       ),
+      first_gradient=lambda: local_loop.first_gradient(
+        self.oracle,
+        x,
+        given.rows,
+        batch_size=self.batch_size,
+        seed=seed,
+        shuffle=self.shuffle,
+      ),
     )
 
   def _means_of(self, term: Term, means: Any) -> dict[str, Any]:
@@ -211,8 +231,8 @@ class LocalTraining(Phase):
   def finish(self, server: ServerState, means: Any) -> ServerState:
     stepped = self.server_step(server, means)
     states = tuple(
-      term.absorb(state, self._means_of(term, means), server.weights)
-      for term, state in zip(self.terms, server.terms, strict=True)
+      term.absorb(state, self._means_of(term, means), server)
+      for term, state in zip(self.terms, stepped.terms, strict=True)
     )
     return stepped._replace(terms=states)
 
@@ -223,15 +243,21 @@ class LocalTraining(Phase):
     old: ServerState,
     new: ServerState,
   ) -> collections.OrderedDict:
-    # mean ||y_i - ybar||^2 = mean ||y_i - x||^2 - ||ybar - x||^2, so that one
-    # aggregation is enough; exact where the aggregator is a plain mean.
-    mean_square = measurements['weighted_square_sum'] / measurements['weight_sum']
-    spread_square = mean_square - tf.square(structures.global_norm(means[DELTA]))
     own: dict[str, tf.Tensor] = {}
     for term, state in zip(self.terms, old.terms, strict=True):
       usable = term.is_usable(state, old.round_num)
-      for name, value in term.metrics(state, self._means_of(term, means)).items():
+      told = term.metrics(state, self._means_of(term, means), old)
+      for name, value in told.items():
         own[name] = tf.where(usable, value, float('nan'))
+    client_steps = measurements['num_steps'] / measurements['num_trained']
+    if DELTA in means:
+      # mean ||y_i - ybar||^2 = mean ||y_i - x||^2 - ||ybar - x||^2, so that one
+      # aggregation is enough; exact where the aggregator is a plain mean.
+      mean_square = measurements['weighted_square_sum'] / measurements['weight_sum']
+      spread_square = mean_square - tf.square(structures.global_norm(means[DELTA]))
+      own['client_spread'] = tf.sqrt(tf.maximum(spread_square, 0.0))
+    if self.step_flops is not None:
+      own['client_flops'] = self.step_flops * client_steps
     return round_metrics(
       self.oracle,
       measurements,
@@ -239,7 +265,7 @@ class LocalTraining(Phase):
       new,
       num_examples=measurements['num_examples'],
       num_clients=measurements['num_trained'],
+      client_steps=client_steps,
       client_drift=measurements['norm_sum'] / measurements['num_trained'],
-      client_spread=tf.sqrt(tf.maximum(spread_square, 0.0)),
       **own,
     )

@@ -41,12 +41,12 @@ class PreviousControlVariate(ControlVariate):
   def init(self, weights: ModelWeights) -> Structure:
     return structures.zeros_like(weights.trainable)
 
-  def message(self, state: Structure, weights: ModelWeights) -> Structure:
-    del weights
+  def message(self, state: Structure, server: ServerState) -> Structure:
+    del server
     return state
 
-  def absorb(self, state: Structure, means: Any, weights: ModelWeights) -> Structure:
-    del weights
+  def absorb(self, state: Structure, means: Any, server: ServerState) -> Structure:
+    del server
     return self.c(state, means)
 
 
@@ -70,8 +70,8 @@ class CurrentControlVariate(ControlVariate):
     gathered = Gathered(means[mime_framework.GRADIENT], server.round_num)
     return server._replace(terms=(gathered, *server.terms[1:]))
 
-  def message(self, state: Gathered, weights: ModelWeights) -> Structure:
-    del weights
+  def message(self, state: Gathered, server: ServerState) -> Structure:
+    del server
     return state.c
 
   def prepare(self, message: Any, client: Client) -> Any:

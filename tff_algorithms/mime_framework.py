@@ -83,7 +83,10 @@ class GradientUpload(Term):
     del means
     return server
 
-  def metrics(self, state: Any, means: Any) -> Mapping[str, tf.Tensor]:
+  def metrics(
+    self, state: Any, means: Any, server: ServerState
+  ) -> Mapping[str, tf.Tensor]:
+    del server
     return {'gradient_norm': structures.global_norm(self.c(state, means))}
 
 
@@ -118,7 +121,7 @@ class MimeStep:
     if not _has_statistics(self.base_optimizer, server.optimizer):
       return []  # V keeps nothing, so that any term goes with it.
     values = [
-      value_at_x(term, term.message(state, server.weights), server.weights.trainable)
+      value_at_x(term, term.message(state, server), server.weights.trainable)
       for term, state in zip(self.others, server.terms[1:], strict=True)
     ]
     return [value for value in values if value != ()]
@@ -149,6 +152,7 @@ def build(
   gradient_aggregator: tff.aggregators.AggregationFactory | None = None,
   metrics_aggregator: tff.aggregators.UnweightedAggregationFactory | None = None,
   client_input: client_inputs.ClientInput | None = None,
+  central_input: client_inputs.ClientInput | None = None,
   seed: int = 0,
   updates_locally: bool = False,
 ) -> tff.learning.templates.LearningProcess:
@@ -184,6 +188,7 @@ def build(
     metrics_aggregator: For the sums behind the metrics and the number of clients: a
       plain or a secure sum.
     client_input: What the clients' argument is, an ordinary data set by default.
+    central_input: What the server's own is, where a term needs rows at the server.
     seed: The run's seed, for initial weights, shuffling and dropout.
     updates_locally: Whether local steps update the client's copy of s by V.
   """
@@ -242,11 +247,12 @@ def build(
       optimizer_name='base_optimizer',
       seed=seed,
       terms=all_terms,
-      server_learning_rate=server_learning_rate,
+      hparams={'server_learning_rate': server_learning_rate},
     ),
     phases,
     client_inputs.of_halves(client_input) if split_cohort else client_input,
     server_optimizer=base_optimizer,
     optimizer_name='base_optimizer',
     metrics_aggregator=metrics_aggregator,
+    central_input=central_input,
   )

@@ -35,6 +35,7 @@ from tff_algorithms import (
 from tff_algorithms.full_gradient import GRADIENT
 from tff_algorithms.mime_framework import GradientUpload
 from tff_algorithms.models import ModelWeights
+from tff_algorithms.phases import ServerState
 from tff_algorithms.structures import Structure
 from tff_algorithms.terms import Client, Step
 
@@ -87,8 +88,8 @@ class MVR(GradientUpload):
   def init(self, weights: ModelWeights) -> State:
     return initial_state(weights)
 
-  def message(self, state: State, weights: ModelWeights) -> State:
-    del weights
+  def message(self, state: State, server: ServerState) -> State:
+    del server
     return state
 
   def prepare(self, message: State, client: Client) -> Any:
@@ -115,9 +116,9 @@ class MVR(GradientUpload):
       for name, gradient in prepared.items()
     )
 
-  def absorb(self, state: State, means: Any, weights: ModelWeights) -> State:
+  def absorb(self, state: State, means: Any, server: ServerState) -> State:
     c, c_old = means[GRADIENT], means[OLD_GRADIENT]
-    return State(weights.trainable, momentum(self.a, state.m, c, c_old), c)
+    return State(server.weights.trainable, momentum(self.a, state.m, c, c_old), c)
 
 
 class MVRLite(MVR):
@@ -131,8 +132,8 @@ class MVRLite(MVR):
     g_x = step.evaluate(step.x).gradient
     return structures.scale(1 - self.a, structures.subtract(message.m, g_x))
 
-  def absorb(self, state: State, means: Any, weights: ModelWeights) -> State:
-    return super().absorb(state, means, weights)._replace(c=())
+  def absorb(self, state: State, means: Any, server: ServerState) -> State:
+    return super().absorb(state, means, server)._replace(c=())
 
 
 def build_mime_mvr(

@@ -170,6 +170,18 @@ class Weighted(_Altered):
     return of_f._replace(gradient=structures.scale(self._weight, of_f.gradient))
 
 
+class Clipped(_Altered):
+  """f with its gradients on batches scaled down to a norm where theirs is larger."""
+
+  def __init__(self, norm: float, oracle: Oracle):
+    super().__init__(oracle)
+    self._norm = norm
+
+  def evaluate(self, weights: ModelWeights, batch: Any, seed: Any) -> Evaluation:
+    of_f = self._oracle.evaluate(weights, batch, seed)
+    return of_f._replace(gradient=structures.clip(of_f.gradient, self._norm))
+
+
 class Sum(_Altered):
   """f + h, where h needs no rows; loss and metrics are those of f alone."""
 

@@ -28,6 +28,8 @@ class ServerState(NamedTuple):
     optimizer: The state of the server's optimizer.
     terms: The states of the augmenting gradients, in their order.
     hparams: An OrderedDict of scalars that `set_hparams` can change.
+    central: Within a phase, () -> the server's own rows in this round; `()` in between,
+      and where it has none.
   """
 
   round_num: tf.Tensor
@@ -35,6 +37,7 @@ class ServerState(NamedTuple):
   optimizer: Any
   terms: tuple
   hparams: collections.OrderedDict
+  central: Any = ()
 
 
 class Upload(NamedTuple):
@@ -69,6 +72,11 @@ class Phase(abc.ABC):
   @abc.abstractmethod
   def aggregators(self) -> dict[str, tff.aggregators.AggregationFactory]:
     """A factory for each upload, by its name."""
+
+  @property
+  def shared(self) -> dict[str, str]:
+    """Those that aggregate another's upload: name -> the name of that upload."""
+    return {}
 
   @abc.abstractmethod
   def message(self, server: ServerState) -> Any:

@@ -7,7 +7,6 @@ the new state is not finite, everything stays as it was but the number of the ro
 """
 
 import collections
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -15,7 +14,7 @@ import tensorflow_federated as tff
 
 from tff_algorithms import local_loop, structures
 from tff_algorithms.client_inputs import ClientInput
-from tff_algorithms.phases import Phase
+from tff_algorithms.phases import Phase, ServerState
 
 _MEASUREMENTS = 'measurements'
 _SUMS = (tff.aggregators.SumFactory, tff.aggregators.SecureSumFactory)
@@ -55,6 +54,7 @@ class RoundTrip:
     client_input: ClientInput,
     metrics_aggregator: tff.aggregators.UnweightedAggregationFactory | None,
     is_last: bool,
+    central_input: ClientInput | None = None,
   ):
     """Traces the phase.
 
@@ -64,21 +64,29 @@ class RoundTrip:
       client_input: What the clients' argument is.
       metrics_aggregator: Sums the clients' measurements, in the clear if None.
       is_last: Whether the round ends here, and is to be counted.
+      central_input: What the server's argument is, if it has one.
     """
     # In this order: each type follows from those before it.
     self._phase = phase
     self._is_last = is_last
-    self._message = tff.tensorflow.computation(phase.message, server_type)
+    self._central_input = central_input
+    self._message = tff.tensorflow.computation(
+      lambda server, own: phase.message(self._with_rows(server, own)),
+      server_type,
+      central_input.type if central_input else (),
+    )
     message_type = self._message.type_signature.result
     self._client_input = client_input
     self._client = tff.tensorflow.computation(
       self._guarded_work, message_type, client_input.type
     )
     uploads_type, counted_type = self._client.type_signature.result
+    self._upload_names = tff.structure.name_list(uploads_type)
     self._aggregators = collections.OrderedDict(
-      (name, _create(name, phase.aggregators, upload_type))
-      for name, upload_type in tff.structure.iter_elements(uploads_type)
+      (name, self._create(name, factory, uploads_type))
+      for name, factory in phase.aggregators.items()
     )
+    self._check_all_are_aggregated()
     factory = metrics_aggregator or tff.aggregators.SumFactory()
     # The guards count clients with it: noise or a clipped norm would mislead them.
     if not isinstance(factory, _SUMS):
@@ -89,14 +97,52 @@ class RoundTrip:
     self._sum = factory.create(counted_type)
     self._bytes = collections.OrderedDict(
       bytes_down=phase.bytes_down(message_type),
+      # What is aggregated twice is sent once.
       bytes_up=sum(
         structures.size_in_bytes(upload.value)
-        + (structures.size_in_bytes(upload.weight) if aggregator.is_weighted else 0)
-        for upload, aggregator in zip(
-          uploads_type, self._aggregators.values(), strict=True
-        )
+        + (structures.size_in_bytes(upload.weight) if self._is_weighted(name) else 0)
+        for name, upload in tff.structure.iter_elements(uploads_type)
       ),
     )
+
+  def _source_of(self, name: str) -> str:
+    """The upload whose value an aggregator takes."""
+    return self._phase.shared.get(name, name)
+
+  def _is_weighted(self, upload: str) -> bool:
+    """Whether the weight of an upload is used."""
+    return any(
+      aggregator.is_weighted
+      for name, aggregator in self._aggregators.items()
+      if upload in (name, self._source_of(name))
+    )
+
+  def _create(self, name: str, factory: Any, uploads_type: Any) -> Any:
+    """The aggregation process of one of the phase's aggregators."""
+    source = self._source_of(name)
+    if source not in self._upload_names:
+      raise ValueError(
+        f'The aggregator {name!r} has no upload among {self._upload_names}.'
+      )
+    value_type = uploads_type[source].value
+    if isinstance(factory, tff.aggregators.UnweightedAggregationFactory):
+      return factory.create(value_type)
+    return factory.create(value_type, uploads_type[source].weight)
+
+  def _check_all_are_aggregated(self) -> None:
+    taken = {*self._aggregators, *map(self._source_of, self._aggregators)}
+    for name in self._upload_names:
+      if name not in taken:
+        raise ValueError(
+          f'The upload {name!r} has no aggregator among {list(self._aggregators)}.'
+        )
+
+  def _with_rows(self, server: ServerState, own: Any) -> ServerState:
+    """The state as a phase sees it, with a way to the server's own rows."""
+    if self._central_input is None:
+      return server
+    load = self._central_input.load
+    return server._replace(central=lambda: load(own).rows)
 
   def initialize_aggregators(self) -> Any:
     """The first states of the aggregators, @SERVER."""
@@ -106,15 +152,27 @@ class RoundTrip:
     states[_MEASUREMENTS] = self._sum.initialize()
     return tff.federated_zip(states)
 
-  def run(self, server: Any, aggregator_states: Any, clients: Any) -> tuple:
-    """(server, aggregators @SERVER, clients) -> (server, aggregators, metrics)."""
-    message = tff.federated_broadcast(tff.federated_map(self._message, server))
+  def run(
+    self, server: Any, aggregator_states: Any, clients: Any, own: Any = None
+  ) -> tuple:
+    """(server, aggregators @SERVER, clients) -> (server, aggregators, metrics).
+
+    Args:
+      server: The `ServerState` @SERVER.
+      aggregator_states: The states of the aggregators @SERVER.
+      clients: The clients' arguments.
+      own: The server's, if it has one.
+    """
+    own = tff.federated_value((), tff.SERVER) if own is None else own
+    message = tff.federated_broadcast(tff.federated_map(self._message, (server, own)))
     results = tff.federated_map(self._client, (message, clients))
     outputs = collections.OrderedDict()
     for name, aggregator in self._aggregators.items():
-      upload = results[0][name]
-      weight = (upload.weight,) if aggregator.is_weighted else ()
-      outputs[name] = aggregator.next(aggregator_states[name], upload.value, *weight)
+      value = results[0][self._source_of(name)].value
+      # One that shares another's value may have weights of its own.
+      own = name if name in self._upload_names else self._source_of(name)
+      weight = (results[0][own].weight,) if aggregator.is_weighted else ()
+      outputs[name] = aggregator.next(aggregator_states[name], value, *weight)
     counted = self._sum.next(aggregator_states[_MEASUREMENTS], results[1])
     aggregates = _Aggregates(
       states=collections.OrderedDict(
@@ -129,7 +187,7 @@ class RoundTrip:
       ),
     )
     arguments = tff.federated_zip(
-      (server, aggregator_states, aggregates, counted.result)
+      (server, aggregator_states, aggregates, counted.result, own)
     )
     finish = tff.tensorflow.computation(
       self._guarded_finish, *arguments.type_signature.member
@@ -158,23 +216,24 @@ class RoundTrip:
     # As one vector: in TFF's runtime every tensor that travels has its price.
     return result.uploads, structures.as_vector(counted)
 
-  def _guarded_finish(self, server, aggregator_states, aggregates, counted):
+  def _guarded_finish(self, server, aggregator_states, aggregates, counted, own):
     """The server's side of the phase, and its metrics."""
+    old = self._with_rows(server, own)
     counted = structures.from_vector(counted, self._counted_specs)
     with tf.control_dependencies(_cohort_errors(counted)):
       num_kept = tf.identity(counted.num_kept)
-    new_server = self._phase.finish(server, aggregates.results)
+    new_server = self._phase.finish(old, aggregates.results)._replace(central=())
     # A secure sum of floats is quantised: half a client stands for none.
     trained = (new_server.weights.trainable, new_server.optimizer, new_server.terms)
     usable = tf.reduce_all(num_kept > 0.5) & structures.all_finite(trained)
-    usable &= self._phase.is_usable(server)
+    usable &= self._phase.is_usable(old)
     new_server, new_states = structures.select(
       usable, (new_server, aggregates.states), (server, aggregator_states)
     )
     if self._is_last:
       new_server = new_server._replace(round_num=server.round_num + 1)
     metrics = self._phase.metrics(
-      counted.measurements, aggregates.results, server, new_server
+      counted.measurements, aggregates.results, old, new_server
     )
     metrics.update(
       num_clients_left_out=counted.num_left_out,
@@ -209,12 +268,3 @@ def _cohort_errors(counted: _Counted) -> list[Any]:
       )
     )
   return errors
-
-
-def _create(name: str, factories: Mapping[str, Any], upload_type: Any) -> Any:
-  if name not in factories:
-    raise ValueError(f'The upload {name!r} has no aggregator among {list(factories)}.')
-  factory = factories[name]
-  if isinstance(factory, tff.aggregators.UnweightedAggregationFactory):
-    return factory.create(upload_type.value)
-  return factory.create(upload_type.value, upload_type.weight)

@@ -103,7 +103,7 @@ def _with_mvr(term: mime_mvr.MVRLite, step: ServerStep) -> ServerStep:
   """The step with m in the place of the gradient."""
 
   def mvr_step(server, means):
-    new = term.absorb(server.terms[0], means, server.weights)
+    new = term.absorb(server.terms[0], means, server)
     return step(server, {GRADIENT: new.m})._replace(terms=(new,))
 
   return mvr_step

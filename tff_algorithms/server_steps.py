@@ -1,7 +1,7 @@
 """Server steps: how the server moves x, and the state that this needs."""
 
 import collections
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -25,7 +25,7 @@ def initial_state(
   seed: int,
   terms: Sequence[Term] = (),
   optimizer_name: str = 'server_optimizer',
-  **hparams: float,
+  hparams: Mapping[str, float] | None = None,
 ) -> Callable[[], ServerState]:
   """The TensorFlow function that makes an algorithm's first `ServerState`.
 
@@ -35,7 +35,7 @@ def initial_state(
     seed: The run's seed.
     terms: The augmenting gradients.
     optimizer_name: The builder's argument that the optimizer is, for error messages.
-    **hparams: The hyperparameters of the algorithm's own.
+    hparams: The hyperparameters of the algorithm's own.
   """
 
   def make():
@@ -49,7 +49,8 @@ def initial_state(
       optimizer=optimizer.initialize(specs),
       terms=tuple(term.init(weights) for term in terms),
       hparams=collections.OrderedDict(
-        (name, tf.constant(value, tf.float32)) for name, value in hparams.items()
+        (name, tf.constant(value, tf.float32))
+        for name, value in (hparams or {}).items()
       ),
     )
 
@@ -76,6 +77,21 @@ def scheduled(
   return optimizer.set_hparams(state, now)
 
 
+def learning_rate_of(optimizer: tff.learning.optimizers.Optimizer) -> float:
+  """The learning rate that an optimizer starts with.
+
+  Raises:
+    ValueError: If it is not among its hyperparameters.
+  """
+  hparams = optimizer.get_hparams(optimizer.initialize(tf.TensorSpec([1])))
+  if _LEARNING_RATE not in hparams:
+    raise ValueError(
+      f'{type(optimizer).__name__} has no {_LEARNING_RATE!r} hyperparameter to derive '
+      'another rate from.'
+    )
+  return float(hparams[_LEARNING_RATE])
+
+
 def optimizer_step(
   optimizer: tff.learning.optimizers.Optimizer,
   upload: str,
@@ -91,14 +107,33 @@ def optimizer_step(
   """
 
   def step(server, means):
-    state = server.optimizer
-    if schedule is not None:
-      state = scheduled(optimizer, state, schedule(server.round_num))
-    x = server.weights.trainable
-    state, trainable = optimizer.next(state, x, means[upload])
-    if schedule is not None:
-      state = optimizer.set_hparams(state, optimizer.get_hparams(server.optimizer))
+    factor = None if schedule is None else schedule(server.round_num)
+    state, trainable = scheduled_step(
+      optimizer, server.optimizer, server.weights.trainable, means[upload], factor
+    )
     weights = server.weights._replace(trainable=trainable)
     return server._replace(optimizer=state, weights=weights)
 
   return step
+
+
+def scheduled_step(
+  optimizer: tff.learning.optimizers.Optimizer,
+  state: Any,
+  x: Any,
+  g: Any,
+  factor: Any,
+) -> tuple[Any, Any]:
+  """A step with the rate multiplied by a factor, which the state does not keep.
+
+  Args:
+    optimizer: The optimizer.
+    state: Its state.
+    x: The weights.
+    g: The gradient.
+    factor: The factor, or None.
+  """
+  if factor is None:
+    return optimizer.next(state, x, g)
+  new_state, x = optimizer.next(scheduled(optimizer, state, factor), x, g)
+  return optimizer.set_hparams(new_state, optimizer.get_hparams(state)), x

@@ -40,6 +40,11 @@ def global_norm(a: Structure) -> tf.Tensor:
   return tf.sqrt(tf.add_n([tf.cast(s, tf.float32) for s in squares]))
 
 
+def clip(a: Structure, norm: float) -> Structure:
+  """The structure, scaled down to this global norm if its own is larger."""
+  return scale(norm / tf.maximum(global_norm(a), norm), a)
+
+
 def all_finite(a: Structure) -> tf.Tensor:
   """Whether no floating-point tensor of the structure has a NaN or an infinity."""
   checks = [

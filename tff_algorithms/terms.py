@@ -11,6 +11,7 @@ import abc
 import collections
 from collections.abc import Callable, Mapping
 import dataclasses
+import typing
 from typing import Any, NoReturn
 
 import tensorflow as tf
@@ -19,6 +20,9 @@ import tensorflow_federated as tff
 from tff_algorithms.models import ModelWeights
 from tff_algorithms.oracles import Evaluation
 from tff_algorithms.structures import Structure
+
+if typing.TYPE_CHECKING:
+  from tff_algorithms.phases import ServerState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +36,7 @@ class Client:
     seed: The client's seed in this round.
     full_gradient: (weights, whether with dropout) -> the `local_loop.FullGradient`
       there; of no rows where the client is to send an update only.
+    first_gradient: () -> the gradient of the first local step, at x.
   """
 
   weights: ModelWeights
@@ -39,6 +44,7 @@ class Client:
   num_examples: tf.Tensor
   seed: tf.Tensor
   full_gradient: Callable[[ModelWeights, bool], Any]
+  first_gradient: Callable[[], Structure]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,14 +83,19 @@ class Term(abc.ABC):
     """A factory for each upload, by the upload's name."""
     return {}
 
+  @property
+  def shared(self) -> Mapping[str, str]:
+    """Those that aggregate an upload of the phase's once more: name -> its name."""
+    return {}
+
   def init(self, weights: ModelWeights) -> Any:
     """Its first state at the server."""
     del weights
     return ()
 
-  def message(self, state: Any, weights: ModelWeights) -> Any:
-    """What the server sends for it, given its state and the server's weights."""
-    del state, weights
+  def message(self, state: Any, server: 'ServerState') -> Any:
+    """What the server sends for it, given its state and the server's."""
+    del state, server
     return ()
 
   def prepare(self, message: Any, client: Client) -> Any:
@@ -108,15 +119,15 @@ class Term(abc.ABC):
     del client, prepared, outcome
     return collections.OrderedDict()
 
-  def absorb(self, state: Any, means: Any, weights: ModelWeights) -> Any:
+  def absorb(self, state: Any, means: Any, server: 'ServerState') -> Any:
     """Its next state at the server.
 
     Args:
       state: Its state.
       means: Its aggregated uploads by name.
-      weights: The server's weights that the clients trained from.
+      server: The server's state that the clients trained from.
     """
-    del means, weights
+    del means, server
     return state
 
   def is_usable(self, state: Any, round_num: tf.Tensor) -> tf.Tensor:
@@ -127,14 +138,17 @@ class Term(abc.ABC):
     del state, round_num
     return tf.constant(True)
 
-  def metrics(self, state: Any, means: Any) -> Mapping[str, tf.Tensor]:
+  def metrics(
+    self, state: Any, means: Any, server: 'ServerState'
+  ) -> Mapping[str, tf.Tensor]:
     """Scalars that tell about the round.
 
     Args:
       state: Its state at the server before the round.
       means: Its aggregated uploads by name.
+      server: The server's state before the round.
     """
-    del state, means
+    del state, means, server
     return {}
 
 

@@ -58,7 +58,7 @@ def _round(problem, phase, cohort, rate=0.25, terms=()):
     _sgd(rate) if isinstance(phase, FullGradient) else _sgd(1.0),
     seed=0,
     terms=terms,
-    client_learning_rate=rate,
+    hparams={'client_learning_rate': rate},
   )()
   message = phase.message(server)
   (name,) = phase.aggregators

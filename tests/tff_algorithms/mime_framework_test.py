@@ -727,9 +727,9 @@ class Constant(Term):
   number: float
   name = 'constant'
 
-  def message(self, state, weights):
+  def message(self, state, server):
     return tf.nest.map_structure(
-      lambda w: tf.fill(w.shape, self.number), weights.trainable
+      lambda w: tf.fill(w.shape, self.number), server.weights.trainable
     )
 
   def value(self, step, message, prepared):
@@ -786,7 +786,7 @@ def test_a_term_that_adds_nothing_changes_nothing():
 
 def test_the_metrics_of_a_term_are_told():
   class Told(Nothing):
-    def metrics(self, state, means):
+    def metrics(self, state, means, server):
       return {'told': tf.constant(7.0)}
 
   process = process_of('mime_lite', problems.logistic().model, terms=[Told()])
@@ -832,7 +832,7 @@ class Clients(Nothing):
   def uploads(self, client, prepared, outcome):
     return {'one': Upload(tf.ones([]), tf.ones([]))}
 
-  def absorb(self, state, means, weights):
+  def absorb(self, state, means, server):
     return state + means['one']
 
 

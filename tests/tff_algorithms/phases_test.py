@@ -37,7 +37,7 @@ class ControlVariate(Term):
   def init(self, weights):
     return structures.zeros_like(weights.trainable)
 
-  def message(self, state, weights):
+  def message(self, state, server):
     return state
 
   def value(self, step, message, prepared):
@@ -75,7 +75,7 @@ def _mime(model, *, client_learning_rate, batch_size, epochs, weighting='example
       optimizer,
       seed=0,
       terms=[ControlVariate()],
-      client_learning_rate=client_learning_rate,
+      hparams={'client_learning_rate': client_learning_rate},
     ),
     [control_variate, training],
     client_inputs.from_dataset(oracle.batch_spec),

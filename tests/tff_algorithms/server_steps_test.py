@@ -13,7 +13,7 @@ from tff_algorithms import oracles, schedules, server_steps
 
 def _server(optimizer, **hparams):
   oracle = oracles.as_oracle(problems.logistic().model)
-  return server_steps.initial_state(oracle, optimizer, seed=0, **hparams)()
+  return server_steps.initial_state(oracle, optimizer, seed=0, hparams=hparams)()
 
 
 def test_the_first_state_has_the_models_weights_and_the_hyperparameters():

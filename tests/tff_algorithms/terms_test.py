@@ -36,7 +36,7 @@ class PreviousControlVariate(Term):
   def init(self, weights):
     return structures.zeros_like(weights.trainable)
 
-  def message(self, state, weights):
+  def message(self, state, server):
     return state
 
   def prepare(self, message, client):
@@ -49,7 +49,7 @@ class PreviousControlVariate(Term):
     upload = Upload(prepared, client.num_examples)
     return collections.OrderedDict(gradient=upload)
 
-  def absorb(self, state, means, weights):
+  def absorb(self, state, means, server):
     return means['gradient']
 
 
@@ -139,7 +139,7 @@ class GradientSum(Term):
       sum=Upload(outcome.gradient_sum, client.num_examples)
     )
 
-  def absorb(self, state, means, weights):
+  def absorb(self, state, means, server):
     return means['sum']
 
 
@@ -184,7 +184,7 @@ def test_a_term_that_adds_nothing_changes_nothing():
 
 def test_a_terms_own_metrics_see_the_state_before_and_the_means_of_the_round():
   class Told(GradientSum):
-    def metrics(self, state, means):
+    def metrics(self, state, means, server):
       return {
         'norm_before': structures.global_norm(state),
         'norm_of_sum': structures.global_norm(means['sum']),

@@ -1,0 +1,301 @@
+"""What the algorithms of mixed federated learning share: Augenstein et al. 2022.
+
+    f = w_f f_f + w_c f_c
+
+f_f is the mean of the clients' losses, f_c a loss of the server's own, on rows that it
+has or of the weights alone. As in the paper the weights are inside the losses: every
+gradient below has its own in it.
+"""
+
+import collections
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import logging
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algorithms import (
+  checks,
+  client_inputs,
+  local_loop,
+  models,
+  oracles,
+  server_steps,
+  structures,
+)
+from tff_algorithms.client_optimizers import Fresh
+from tff_algorithms.local_training import client_weight
+from tff_algorithms.mean import MeanFactory
+from tff_algorithms.oracles import Oracle
+from tff_algorithms.phases import ServerState, Upload
+from tff_algorithms.structures import Structure
+from tff_algorithms.terms import Client, Term
+
+Objective: TypeAlias = models.Model | tff.learning.models.FunctionalModel | Oracle
+
+_CENTRAL_KEY = -1  # Clients' keys, from which their seeds are made, are not negative.
+_logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class CentralLoss:
+  """w_c f_c, and how its gradients are taken.
+
+  Attributes:
+    oracle: w_c f_c.
+    batch_size: |B_c|, the rows of a central step.
+    clip_norm: What the norm of a central gradient is cut to, or None.
+    seed: The run's seed.
+  """
+
+  oracle: Oracle
+  batch_size: int
+  clip_norm: float | None
+  seed: int
+
+  def _rows(self, server: ServerState) -> Structure:
+    needs_rows = self.oracle.batch_spec != ()
+    return server.central() if needs_rows else tf.zeros([1, 0])
+
+  def _seed(self, server: ServerState) -> tf.Tensor:
+    key = tf.constant(_CENTRAL_KEY, tf.int64)
+    return local_loop.client_seed(self.seed, server.round_num, key)
+
+  def gradient(self, server: ServerState, clipped: bool = True) -> Structure:
+    """g_c(x; B_c), B_c being all the rows that the server has in this round."""
+    full = local_loop.full_gradient(
+      self.oracle,
+      server.weights,
+      self._rows(server),
+      self.batch_size,
+      self._seed(server),
+    )
+    if self.clip_norm is None or not clipped:
+      return full.gradient
+    return structures.clip(full.gradient, self.clip_norm)
+
+  def first_gradient(self, server: ServerState) -> Structure:
+    """g_c(x; B_c) on the first central batch, not clipped."""
+    return local_loop.first_gradient(
+      self.oracle,
+      server.weights,
+      self._rows(server),
+      batch_size=self.batch_size,
+      seed=self._seed(server),
+      shuffle=False,
+    )
+
+  def train(
+    self,
+    server: ServerState,
+    num_steps: Any,
+    update: Callable[..., Any],
+    s: Any,
+    g_f: Structure = (),
+  ) -> local_loop.Outcome:
+    """x_c <- CentralOptimizer(x_c, g_c(x_c; batch) + g_f) from x, K_c times.
+
+    The rows are taken in order, and from the beginning again when they are used up.
+
+    Args:
+      server: The server's state.
+      num_steps: K_c.
+      update: (s, y, g) -> (s, y), the optimizer's step.
+      s: Its state.
+      g_f: The augmenting gradient, or `()`.
+    """
+    oracle = self.oracle
+    if self.clip_norm is not None:
+      oracle = oracles.Clipped(self.clip_norm, oracle)
+    return local_loop.local_loop(
+      oracle,
+      server.weights,
+      self._rows(server),
+      num_steps=tf.convert_to_tensor(num_steps),
+      batch_size=self.batch_size,
+      seed=self._seed(server),
+      shuffle=False,
+      update=lambda t, s, y, g: update(s, y, g),
+      s=s,
+      terms=[lambda step: g_f],
+      sum_gradients=True,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class CentralSteps:
+  """The central loop of Algorithm 1, its optimizer new in every round."""
+
+  loss: CentralLoss
+  num_steps: int
+  optimizer: Fresh
+
+  def __call__(self, server: ServerState, factor: Any, g_f: Any) -> local_loop.Outcome:
+    """K_c steps from x.
+
+    Args:
+      server: The server's state, with the `central_learning_rate`.
+      factor: What the rate is multiplied by.
+      g_f: The augmenting gradient, or `()`.
+    """
+    rate = server.hparams['central_learning_rate'] * factor
+    specs = structures.tensor_specs(server.weights.trainable)
+    s = self.optimizer.start(rate, specs)
+    return self.loss.train(server, self.num_steps, self.optimizer.update, s, g_f)
+
+
+def weighted_losses(
+  model: Objective,
+  central_model: Objective | None,
+  federated_weight: float,
+  central_weight: float,
+) -> tuple[Oracle, Oracle]:
+  """w_f f_f and w_c f_c; f_c is the clients' model on other data by default."""
+  checks.positive(federated_weight, 'federated_weight')
+  checks.not_negative(central_weight, 'central_weight')
+  if abs(federated_weight + central_weight - 1) > 1e-6:
+    _logger.warning(
+      'The weights of the federated and the central loss add up to %g, not to 1: the '
+      'learning rates act as if multiplied by that.',
+      federated_weight + central_weight,
+    )
+  central = model if central_model is None else central_model
+  return (
+    oracles.Weighted(federated_weight, oracles.as_oracle(model)),
+    oracles.Weighted(central_weight, oracles.as_oracle(central)),
+  )
+
+
+def central_input_for(
+  oracle: Oracle, given: client_inputs.ClientInput | None
+) -> client_inputs.ClientInput | None:
+  """What the server's argument is: as given, data sets of batches, or none at all."""
+  if oracle.batch_spec == ():
+    return None
+  return given or client_inputs.from_dataset(oracle.batch_spec)
+
+
+def checked_clip_norm(clip_norm: float | None) -> float | None:
+  """A positive norm or None."""
+  if clip_norm is None:
+    return None
+  return checks.positive(clip_norm, 'central_clip_norm')
+
+
+@dataclasses.dataclass(frozen=True)
+class Dissimilarity(Term):
+  """G~_t^2 and B~_t^2, equation 7: metrics of the gradients at x, nothing else.
+
+  The federated gradient is the uniform mean over clients, each on its first batch.
+
+  Attributes:
+    federated_weight: w_f.
+    central_weight: w_c.
+    central_gradient: server -> g_c(x).
+    aggregator: For g_i(x).
+  """
+
+  federated_weight: float
+  central_weight: float
+  central_gradient: Callable[[ServerState], Structure]
+  aggregator: tff.aggregators.AggregationFactory | None = None
+
+  name = 'dissimilarity'
+
+  @property
+  def aggregators(self) -> Mapping[str, tff.aggregators.AggregationFactory]:
+    return {'gradient': self.aggregator or MeanFactory()}
+
+  def uploads(self, client: Client, prepared: Any, outcome: Any) -> Any:
+    del prepared, outcome
+    weight = client_weight('uniform', client.num_examples)
+    return {'gradient': Upload(client.first_gradient(), weight)}
+
+  def metrics(
+    self, state: Any, means: Any, server: ServerState
+  ) -> Mapping[str, tf.Tensor]:
+    del state
+    f_f, f_c = means['gradient'], self.central_gradient(server)
+    parts = _square(f_f) / self.federated_weight + _square(f_c) / self.central_weight
+    total = _square(structures.add(f_f, f_c))
+    return {'g_tilde_square': parts - total, 'b_tilde_square': parts / total}
+
+
+def _square(a: Structure) -> tf.Tensor:
+  return tf.square(structures.global_norm(a))
+
+
+class Merge(tff.learning.optimizers.Optimizer):
+  """The last lines of Algorithm 1, with the states of all its optimizers.
+
+  x_f <- ServerOptimizer(x, -Delta), Delta_f = x_f - x for the clients, or for each of
+  several populations of them; x <- MergeOptimizer(x, -sum of Delta_f and Delta_c).
+  """
+
+  def __init__(
+    self,
+    servers: Mapping[str, tff.learning.optimizers.Optimizer],
+    merge: tff.learning.optimizers.Optimizer,
+  ):
+    """Initializes the optimizer.
+
+    Args:
+      servers: ServerOptimizer, by the name of whose mean update it takes.
+      merge: MergeOptimizer.
+    """
+    self._servers = dict(servers)
+    self._parts = {**self._servers, 'merge': merge}
+
+  def _map(self, function: str, *arguments: Mapping[str, Any]) -> Any:
+    return collections.OrderedDict(
+      (name, getattr(part, function)(*(argument[name] for argument in arguments)))
+      for name, part in self._parts.items()
+    )
+
+  def initialize(self, specs: Any) -> Any:
+    return self._map('initialize', dict.fromkeys(self._parts, specs))
+
+  def step(
+    self,
+    state: Any,
+    x: Structure,
+    updates: Mapping[str, Structure],
+    deltas: Sequence[Structure] = (),
+    factor: Any = None,
+    is_present: Mapping[str, Any] | None = None,
+  ) -> tuple[Any, Structure]:
+    """x after a round.
+
+    Args:
+      state: The states of all.
+      x: The weights.
+      updates: The means of x - x_i, which are -Delta, by name.
+      deltas: What is merged as it is: Delta_c = x_c - x.
+      factor: What eta_s is multiplied by, or None.
+      is_present: Whether there is an update of that name, all by default; without one
+        its optimizer does not step.
+    """
+    state, deltas = collections.OrderedDict(state), list(deltas)
+    for name, optimizer in self._servers.items():
+      stepped = server_steps.scheduled_step(
+        optimizer, state[name], x, updates[name], factor
+      )
+      if is_present is not None:
+        stepped = structures.select(is_present[name], stepped, (state[name], x))
+      state[name], x_f = stepped
+      deltas.append(structures.subtract(x_f, x))
+    g = structures.scale(-1, structures.add(*deltas))
+    state['merge'], x = self._parts['merge'].next(state['merge'], x, g)
+    return state, x
+
+  def next(self, state: Any, weights: Any, gradients: Any) -> tuple[Any, Any]:
+    """A round with the same mean update for all."""
+    return self.step(state, weights, dict.fromkeys(self._servers, gradients))
+
+  def get_hparams(self, state: Any) -> Any:
+    return self._map('get_hparams', state)
+
+  def set_hparams(self, state: Any, hparams: Any) -> Any:
+    return self._map('set_hparams', state, hparams)
