@@ -78,6 +78,11 @@ class ClientFiles:
       except OSError as error:
         raise OSError(f'{path} cannot be written: {error}') from error
 
+  def remove(self, client_id: str) -> None:
+    """Removes the files of one client."""
+    for feature in self.features:
+      (self.directory / _file_name(client_id, feature.name)).unlink()
+
 
 def features_of(rows: Mapping[str, np.ndarray]) -> tuple[Feature, ...]:
   """The features that rows have."""

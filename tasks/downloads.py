@@ -14,6 +14,9 @@ from tasks import image_sources, tfds_files
 _TFDS_DATA = 'https://storage.googleapis.com/tfds-data'
 _TFF_DATA = 'https://storage.googleapis.com/tff-datasets-public'
 _TIMEOUT_SECONDS = 3
+_MOVIELENS = 'movielens/1m-ratings'  # In TFDS.
+_WIKIPEDIA = 'wikipedia/20201201.en'  # In TFDS.
+_WIKIPEDIA_FOLDERS = ('wikipedia', 'wikitext-2')  # With its text.
 
 
 def directory(data_dir: str | None) -> pathlib.Path:
@@ -49,6 +52,11 @@ def cifar100(data_dir: str | None) -> None:
   require_tff_file(directory(data_dir), 'cifar100.sqlite')
 
 
+def celeba(data_dir: str | None) -> None:
+  """Checks for CelebA by celebrity."""
+  require_tff_file(directory(data_dir), 'celeba.sqlite')
+
+
 def shakespeare(data_dir: str | None) -> None:
   """Checks for Shakespeare by role."""
   require_tff_file(directory(data_dir), 'shakespeare.sqlite')
@@ -67,6 +75,50 @@ def stackoverflow_tag(data_dir: str | None) -> None:
   require_count_table(directory(data_dir), 'tag')
 
 
+def stackoverflow_wikipedia(data_dir: str | None) -> None:
+  """Checks for Stack Overflow by user, and for Wikipedia."""
+  require_tff_file(directory(data_dir), 'stackoverflow.sqlite')
+  if not prepared_wikipedia(data_dir):
+    wikipedia_texts(data_dir)
+
+
+def prepared_wikipedia(data_dir: str | None) -> pathlib.Path | None:
+  """Finds Wikipedia as TFDS has prepared it, in `data_dir` or TFDS's own directory."""
+  places = (directory(data_dir), tfds_files.default_directory())
+  found = (tfds_files.prepared(_WIKIPEDIA, place) for place in places)
+  return next(filter(None, found), None)
+
+
+def wikipedia_texts(data_dir: str | None) -> list[pathlib.Path]:
+  """Finds files with the text of Wikipedia, in the order of their names.
+
+  Raises:
+    ValueError: If there are none for training; nothing downloads them.
+  """
+  where = directory(data_dir)
+  for folder in _WIKIPEDIA_FOLDERS:
+    paths = sorted(
+      path
+      for pattern in ('*.txt', '*.tokens')
+      for path in (where / folder).glob(pattern)
+    )
+    if not all(map(is_for_testing, paths)):
+      return paths
+  folders = ' or '.join(str(where / folder) for folder in _WIKIPEDIA_FOLDERS)
+  raise ValueError(
+    f'The text of Wikipedia cannot be found, and is not downloaded: put it into '
+    f'{folders}, as files *.txt or *.tokens of which those with "test" in their names '
+    f'are for evaluation, or have TFDS prepare {_WIKIPEDIA} in {where} or '
+    f'{tfds_files.default_directory()}. Another directory is named with --data_dir; '
+    '--task=digits_logistic needs no download.'
+  )
+
+
+def is_for_testing(path: pathlib.Path) -> bool:
+  """Whether the text in a file is for evaluation, by the file's name."""
+  return 'test' in path.name.lower()
+
+
 def mnist(data_dir: str | None, partitioner: str) -> None:
   """Checks for MNIST, or for EMNIST where the clients are the writers."""
   if partitioner == 'writer':
@@ -78,6 +130,31 @@ def mnist(data_dir: str | None, partitioner: str) -> None:
 def emnist_balanced(data_dir: str | None) -> None:
   """Checks for the balanced split of EMNIST."""
   require_labelled_images(image_sources.EMNIST_BALANCED, data_dir)
+
+
+def movielens(data_dir: str | None) -> pathlib.Path:
+  """Finds the ratings of MovieLens 1M, which nothing downloads.
+
+  Returns:
+    The file `ratings.dat`, or else the directory in which TFDS has prepared them.
+
+  Raises:
+    ValueError: If neither is there.
+  """
+  where = directory(data_dir)
+  for path in (where / 'ml-1m' / 'ratings.dat', where / 'ratings.dat'):
+    if path.is_file():
+      return path
+  places = (where, tfds_files.default_directory())
+  for place in places:
+    if prepared := tfds_files.prepared(_MOVIELENS, place):
+      return prepared
+  raise ValueError(
+    f'ml-1m/ratings.dat cannot be found in {where}, and is not downloaded: unpack '
+    'ml-1m.zip of MovieLens 1M there, from grouplens.org/datasets/movielens/1m, or '
+    f'have TFDS prepare {_MOVIELENS} in {" or ".join(map(str, places))}. Another '
+    'directory is named with --data_dir; --task=digits_logistic needs no download.'
+  )
 
 
 def concrete(data_dir: str | None) -> pathlib.Path:

@@ -77,6 +77,7 @@ _CIFAR_MODEL = {'cifar_model': Choice('resnet18', {'resnet18': {}, 'cnn': {}})}
 _TASKS = {
   'digits_logistic': _digits('logistic regression', 'logistic'),
   'digits_mlp': _digits('one hidden layer of 64', 'mlp'),
+  'digits_mixed': _digits('logistic regression; 0-4 at clients', 'mixed'),
   'emnist_logistic': _emnist('logistic regression', 'logistic'),
   'emnist_mlp': _emnist('two hidden layers of 300 and 100', 'mlp'),
   'emnist_cnn': _emnist('CNN with dropout', 'cnn'),
@@ -105,6 +106,12 @@ _TASKS = {
     },
     'cifar100',
   ),
+  'celeba_smile': _Entry(
+    'Smiles by celebrity (CelebA), unsmiling faces central, one hidden layer of 64.',
+    'tasks.celeba.smile',
+    _DATA_DIR,
+    'celeba',
+  ),
   'shakespeare': _Entry(
     'The next character, by role, LSTM of 256.',
     'tasks.shakespeare.next_character',
@@ -127,6 +134,24 @@ _TASKS = {
       'max_client_examples': None,
     },
     'stackoverflow_tag',
+  ),
+  'stackoverflow_wikipedia_char': _Entry(
+    'The next character, by user, with Wikipedia central, GRU of 1024.',
+    'tasks.stackoverflow_wikipedia.next_character',
+    {
+      **_DATA_DIR,
+      'embedding_size': 256,
+      'gru_units': 1024,
+      'max_client_examples': None,
+      'max_central_examples': 200_000,
+    },
+    'stackoverflow_wikipedia',
+  ),
+  'movielens': _Entry(
+    'The next movie, by user (MovieLens 1M), dual encoder.',
+    'tasks.movielens.next_movie',
+    {**_DATA_DIR, 'spreadout': Choice('server', {'server': {}, 'clients': {}})},
+    'movielens',
   ),
   'concrete_linear': _Entry(
     'The strength of concrete (UCI), linear regression.',

@@ -1,9 +1,10 @@
 """Models of text: the next character, the next word, the tags of a question.
 
-The networks are those of `tff.simulation.baselines`, which Reddi et al. 2021 used; with
-the same weights they compute the same, and their weights have the same order. The
-losses are means of another kind: TFF's over tokens is also over padding (the mask gets
-lost in `from_keras_model`), and its loss of tags is a sum over the batch of means.
+The networks, but for the one with a GRU, are those of `tff.simulation.baselines`, which
+Reddi et al. 2021 used; with the same weights they compute the same, and their weights
+have the same order. The losses are means of another kind: TFF's over tokens is also
+over padding (the mask gets lost in `from_keras_model`), and its loss of tags is a sum
+over the batch of means.
 
 Ids of tokens are TFF's: 0 is padding, 1, 2, ... are the words or characters of the
 vocabulary, and then come out of vocabulary, beginning and end of a sentence.
@@ -54,8 +55,37 @@ def next_character(
     vocab_size,
     sequence_length,
     embedding_size=8,
-    lstm_sizes=(256,) * num_layers,
-    lstm_kernel=layers.he_normal,
+    recurrent_kind='lstm',
+    recurrent_sizes=(256,) * num_layers,
+    recurrent_kernel=layers.he_normal,
+    projection_sizes=(),
+    partial_accuracies={},
+  )
+
+
+def next_character_gru(
+  vocab_size: int, sequence_length: int, embedding_size: int, num_units: int
+) -> models.Model:
+  """Predicts every next character, with a GRU layer.
+
+  The network of TensorFlow's tutorial "Text generation with an RNN".
+
+  Args:
+    vocab_size: How many characters there are, without the special ones.
+    sequence_length: How many characters an example has.
+    embedding_size: The length of a character's vector.
+    num_units: How many units the GRU has.
+
+  Returns:
+    A model like `next_word`'s, but with one accuracy.
+  """
+  return _next_token(
+    vocab_size,
+    sequence_length,
+    embedding_size=embedding_size,
+    recurrent_kind='gru',
+    recurrent_sizes=(num_units,),
+    recurrent_kernel=layers.glorot_uniform,
     projection_sizes=(),
     partial_accuracies={},
   )
@@ -80,8 +110,9 @@ def next_word(vocab_size: int, sequence_length: int) -> models.Model:
     vocab_size,
     sequence_length,
     embedding_size=96,
-    lstm_sizes=(670,),
-    lstm_kernel=layers.glorot_uniform,
+    recurrent_kind='lstm',
+    recurrent_sizes=(670,),
+    recurrent_kernel=layers.glorot_uniform,
     projection_sizes=(96,),
     partial_accuracies={
       'accuracy_without_out_of_vocab': (special.out_of_vocab,),
@@ -93,27 +124,37 @@ def next_word(vocab_size: int, sequence_length: int) -> models.Model:
   )
 
 
+# By kind of recurrent layer: initial weights, of which there are three; the layer.
+_RECURRENT = {
+  'lstm': (layers.lstm_weights, layers.lstm),
+  'gru': (layers.gru_weights, layers.gru),
+}
+
+
 def _next_token(
   vocab_size: int,
   sequence_length: int,
   *,
   embedding_size: int,
-  lstm_sizes: tuple[int, ...],
-  lstm_kernel: layers.Initializer,
+  recurrent_kind: str,
+  recurrent_sizes: tuple[int, ...],
+  recurrent_kernel: layers.Initializer,
   projection_sizes: tuple[int, ...],
   partial_accuracies: Mapping[str, tuple[int, ...]],
 ) -> models.Model:
-  """An embedding, LSTM layers, and linear layers of which the last gives the logits.
+  """An embedding, recurrent layers, and linear ones of which the last gives the logits.
 
   Args:
     vocab_size: How many words there are, without the special tokens.
     sequence_length: How many tokens an example has.
     embedding_size: The length of a token's vector.
-    lstm_sizes: How many units the LSTM layers have.
-    lstm_kernel: What their kernels are drawn by.
+    recurrent_kind: `lstm` or `gru`.
+    recurrent_sizes: How many units the recurrent layers have.
+    recurrent_kernel: What their kernels are drawn by.
     projection_sizes: How many units the linear layers before the last have.
     partial_accuracies: By name, the labels that an accuracy leaves out.
   """
+  recurrent_weights, recurrent = _RECURRENT[recurrent_kind]
   num_ids = vocab_size + _NUM_SPECIAL_TOKENS
   linear_sizes = (*projection_sizes, num_ids)
   accuracies = {'accuracy': (), **partial_accuracies}
@@ -121,10 +162,10 @@ def _next_token(
   def initialize(seed):
     weights = [layers.uniform((num_ids, embedding_size), 0.05, seed, 0)]
     size_in = embedding_size
-    for index, size in enumerate(lstm_sizes, start=1):
-      weights += layers.lstm_weights(size_in, size, lstm_kernel, seed, index)
+    for index, size in enumerate(recurrent_sizes, start=1):
+      weights += recurrent_weights(size_in, size, recurrent_kernel, seed, index)
       size_in = size
-    for index, size in enumerate(linear_sizes, start=1 + len(lstm_sizes)):
+    for index, size in enumerate(linear_sizes, start=1 + len(recurrent_sizes)):
       weights += [layers.glorot_uniform((size_in, size), seed, index), tf.zeros([size])]
       size_in = size
     return models.ModelWeights(tuple(weights), ())
@@ -134,8 +175,8 @@ def _next_token(
     weights = iter(weights.trainable)
     # Padding need not be masked: it comes last, and changes nothing before it.
     h = layers.embedding(next(weights), x)
-    for _ in lstm_sizes:
-      h = layers.lstm(h, next(weights), next(weights), next(weights))
+    for _ in recurrent_sizes:
+      h = recurrent(h, next(weights), next(weights), next(weights))
     for _ in linear_sizes:
       h = layers.dense(h, next(weights), next(weights))
     return h

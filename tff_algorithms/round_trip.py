@@ -170,8 +170,8 @@ class RoundTrip:
     for name, aggregator in self._aggregators.items():
       value = results[0][self._source_of(name)].value
       # One that shares another's value may have weights of its own.
-      own = name if name in self._upload_names else self._source_of(name)
-      weight = (results[0][own].weight,) if aggregator.is_weighted else ()
+      weighing = name if name in self._upload_names else self._source_of(name)
+      weight = (results[0][weighing].weight,) if aggregator.is_weighted else ()
       outputs[name] = aggregator.next(aggregator_states[name], value, *weight)
     counted = self._sum.next(aggregator_states[_MEASUREMENTS], results[1])
     aggregates = _Aggregates(

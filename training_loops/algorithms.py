@@ -9,13 +9,17 @@ import dataclasses
 import typing
 from typing import Any
 
-from training_loops import learning_rate_schedules, optimizers
+from training_loops import (
+  aggregators,
+  learning_rate_schedules,
+  mixed_algorithms,
+  optimizers,
+)
 from training_loops.options import Option, choice, integer, number, switch
 
 if typing.TYPE_CHECKING:
-  import tensorflow_federated as tff
-
-  from tff_algorithms import client_inputs, models
+  import tasks
+  from tff_algorithms import client_inputs
 
 Config = Mapping[str, Any]
 
@@ -27,12 +31,15 @@ class Algorithm:
   Attributes:
     description: What it is, in one line.
     options: The flags that it uses.
-    build: (flags, model, **the arguments that all builders take) -> the process.
+    build: (flags, model, **the arguments that all builders take) -> the process. Where
+      the server takes part with rows or a loss of its own, (flags, task, model, ...).
+    takes: What `next` takes after the state: the clients' arguments, the server's.
   """
 
   description: str
   options: Sequence[Option]
-  build: Callable[..., 'tff.learning.templates.LearningProcess']
+  build: Callable[..., Any]
+  takes: tuple[str, ...] = ('clients',)
 
 
 _CLIENT_WEIGHTING = choice(
@@ -52,7 +59,11 @@ _LOCAL_STEPS = (
   learning_rate_schedules.schedule_option('client'),
   learning_rate_schedules.schedule_option('server'),
 )
-_LOCAL_TRAINING = (*_LOCAL_STEPS, optimizers.SERVER_OPTIMIZER)
+_LOCAL_TRAINING = (
+  *_LOCAL_STEPS,
+  optimizers.SERVER_OPTIMIZER,
+  aggregators.AGGREGATOR,
+)
 
 # What every algorithm of the Mime paper uses.
 _MIME = (
@@ -95,6 +106,7 @@ def _local_training(config: Config) -> dict[str, Any]:
     **_local_steps(config),
     'client_learning_rate': config['client_learning_rate'],
     'server_optimizer': optimizers.build_server_optimizer(config),
+    'aggregator': aggregators.build(config),
   }
 
 
@@ -128,6 +140,15 @@ def _fed_prox(config, model, **common):
 
   rho = config['fed_prox_rho']
   return build_fed_prox(model, rho=rho, **_local_training(config), **common)
+
+
+def _mixed(build):
+  """One of `mixed_algorithms` that is FedAvg on the clients' side."""
+
+  def build_of_flags(config, task, model, **common):
+    return build(config, task, model, _local_training(config), **common)
+
+  return build_of_flags
 
 
 def _mime(config, model, **common):
@@ -174,6 +195,8 @@ def _server_only(config, model, **common):
   )
 
 
+_MIXED = ('clients', 'central')
+
 _ALGORITHMS = {
   'fed_avg': Algorithm(
     'FedAvg / FedOpt: local SGD, any server optimizer (McMahan 2017, Reddi 2021).',
@@ -210,6 +233,48 @@ _ALGORITHMS = {
     (*_MIME, optimizers.MVR_A),
     _mime_mvr,
   ),
+  'parallel_training': Algorithm(
+    'Mixed FL: clients and server train side by side (Augenstein 2022).',
+    (*_LOCAL_TRAINING, *mixed_algorithms.PARALLEL),
+    _mixed(mixed_algorithms.build_parallel),
+    _MIXED,
+  ),
+  'one_way_gradient_transfer': Algorithm(
+    "Mixed FL: clients also step along the server's gradient (Augenstein 2022).",
+    (*_LOCAL_TRAINING, *mixed_algorithms.ONE_WAY),
+    _mixed(mixed_algorithms.build_one_way),
+    _MIXED,
+  ),
+  'two_way_gradient_transfer': Algorithm(
+    "Mixed FL: clients and server step along each other's (Augenstein 2022).",
+    (*_LOCAL_TRAINING, *mixed_algorithms.PARALLEL),
+    _mixed(mixed_algorithms.build_parallel),
+    _MIXED,
+  ),
+  'only_central': Algorithm(
+    "Central training on the server's own data, without clients.",
+    mixed_algorithms.ONLY_CENTRAL,
+    mixed_algorithms.build_only_central,
+    ('central',),
+  ),
+  'centralized_oracle': Algorithm(
+    "Central training on the data of server and clients, as if they were one's own.",
+    mixed_algorithms.CENTRALIZED_ORACLE,
+    mixed_algorithms.build_only_central,
+    ('central',),
+  ),
+  'example_transfer': Algorithm(
+    'FedAvg with examples of the server sent to the clients (Zhao 2018).',
+    (*_LOCAL_TRAINING, *mixed_algorithms.EXAMPLE_TRANSFER),
+    _mixed(mixed_algorithms.build_example_transfer),
+    _MIXED,
+  ),
+  'transfer_learning': Algorithm(
+    'Central training and then FedAvg, or the reverse.',
+    (*_LOCAL_TRAINING, *mixed_algorithms.TRANSFER_LEARNING),
+    _mixed(mixed_algorithms.build_transfer_learning),
+    _MIXED,
+  ),
   'server_only': Algorithm(
     "The centralized baseline: one step a round with the cohort's full gradient.",
     (
@@ -243,20 +308,38 @@ def splits_cohort(config: Config) -> bool:
   return bool(config.get('mime_split_cohort'))
 
 
+def uses_clients(config: Config) -> bool:
+  """Whether a round of the algorithm has clients."""
+  return 'clients' in _ALGORITHMS[config['algorithm']].takes
+
+
+def is_mixed(config: Config) -> bool:
+  """Whether the server takes part with rows or a loss of its own."""
+  return 'central' in _ALGORITHMS[config['algorithm']].takes
+
+
 def build(
   config: Config,
-  model: 'models.Model',
+  task: 'tasks.Task',
   client_input: 'client_inputs.ClientInput | None' = None,
-) -> 'tff.learning.templates.LearningProcess':
+  central_input: 'client_inputs.ClientInput | None' = None,
+) -> Any:
   """Builds the process that `--algorithm` and its flags describe.
 
   Args:
     config: The flags.
-    model: The model to train.
+    task: The task to train.
     client_input: What the clients' argument is, ordinary data sets by default.
+    central_input: What the server's argument is, likewise, where it has one.
 
   Raises:
     ValueError: If the algorithm does not take these values together.
+    UserError: If the task is none for the algorithm.
   """
   build_algorithm = _ALGORITHMS[config['algorithm']].build
-  return build_algorithm(config, model, client_input=client_input, seed=config['seed'])
+  model = task.model if task.objective is None else task.objective
+  common: dict[str, Any] = {'client_input': client_input, 'seed': config['seed']}
+  if not is_mixed(config):
+    return build_algorithm(config, model, **common)
+  mixed_algorithms.require_central(config, task)
+  return build_algorithm(config, task, model, central_input=central_input, **common)

@@ -29,6 +29,9 @@ _FLAGS: dict[str, tuple[Callable[[str, Any, str], Option], str]] = {
   'vocabulary_size': (integer, 'Most frequent words that are told apart.'),
   'num_tags': (integer, 'Most frequent tags that are predicted.'),
   'max_client_examples': (integer, 'Most examples that a client trains on.'),
+  'max_central_examples': (integer, 'Most examples that the server trains on.'),
+  'embedding_size': (integer, 'Length of an embedded vector.'),
+  'gru_units': (integer, 'Units of the GRU.'),
   'dimension': (integer, 'Dimension of the weights.'),
   'gradient_dissimilarity': (_non_negative, 'G: of the gradients at the optimum.'),
   'hessian_dissimilarity': (_non_negative, 'Delta: of the Hessians.'),
@@ -42,6 +45,7 @@ _CHOICES = {
   'partitioner': 'How examples are dealt out over clients.',
   'cifar_model': 'The model.',
   'tfds_model': 'The model.',
+  'spreadout': 'Who computes the regularizer that keeps movies apart.',
 }
 
 

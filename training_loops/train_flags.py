@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tasks
-from training_loops import algorithms, command_line, options, runtimes, task_flags
+from training_loops import (
+  aggregators,
+  algorithms,
+  command_line,
+  options,
+  runtimes,
+  task_flags,
+)
 from training_loops.options import (
   REQUIRED,
   Section,
@@ -137,6 +144,7 @@ def _check(flags: Mapping[str, Any]) -> None:
   ):
     if (flags[name] != off) != (flags[partner] is not None):
       raise UserError(f'--{name} and --{partner} go together: give both or neither.')
+  aggregators.check(flags)
   if algorithms.splits_cohort(flags) and flags['clients_per_round'] < 2:
     raise UserError(
       '--mime_split_cohort needs --clients_per_round of at least 2: one client for the '

@@ -10,7 +10,7 @@ from typing import Any
 
 import tasks
 from tasks import client_files, scratch
-from tff_algorithms import client_inputs
+from tff_algorithms import client_inputs, privacy
 from tff_algorithms.process import model_weights
 from training_loops import (
   algorithms,
@@ -23,6 +23,7 @@ from training_loops import (
   plots,
   progress,
   records,
+  round_arguments,
   run_directory,
   sampling,
   train_flags,
@@ -63,6 +64,7 @@ def build_process(
   flags: dict[str, Any],
   task: tasks.Task,
   client_input: client_inputs.ClientInput | None = None,
+  central_input: client_inputs.ClientInput | None = None,
 ) -> Any:
   """The process that the flags describe.
 
@@ -70,12 +72,13 @@ def build_process(
     flags: The run's flags.
     task: The task.
     client_input: What the clients' argument is, ordinary data sets by default.
+    central_input: What the server's is, likewise, where it has one.
 
   Raises:
     UserError: If the flags do not go together, or not with the task.
   """
   try:
-    return algorithms.build(flags, task.model, client_input)
+    return algorithms.build(flags, task, client_input, central_input)
   except ValueError as error:
     raise UserError(str(error)) from error
 
@@ -149,17 +152,17 @@ def train(
     files_directory = stack.enter_context(scratch.directory())
     with data_errors(flags):
       eval_rows = _eval_rows(task, flags)
-      feed = feeding.Feed(task, files_directory, flags['straggler_rate'] > 0)
+      feed = round_arguments.RoundArguments(flags, task, sampler, files_directory)
       stack.callback(feed.close)
-      feed.arguments(sampler.draw(1))  # Bad data are found before anything is written.
-    process = build_process(flags, task, feed.client_input)
+      feed.arguments(1)  # Bad data are found before anything is written.
+    process = build_process(flags, task, feed.client_input, feed.central_input)
     first_state = process.initialize()
     with directory.opened(flags):
       if not directory.config_file.exists():
         _write_config(directory, flags)  # From now on it is a run.
       with progress.logged_to(directory.log_file):
         training = _Training(
-          flags, directory, task, eval_rows, sampler, feed, process, first_state, on_row
+          flags, directory, task, eval_rows, feed, process, first_state, on_row
         )
         _write_config(directory, flags)
         # While it goes on it is not finished, even if it once was with fewer rounds.
@@ -188,12 +191,11 @@ class _Training:
   """
 
   def __init__(
-    self, flags, directory, task, eval_rows, sampler, feed, process, first_state, on_row
+    self, flags, directory, task, eval_rows, feed, process, first_state, on_row
   ):
     self._flags = flags
     self._directory = directory
     self._task = task
-    self._sampler = sampler
     self._feed = feed
     self._process = process
     self._evaluate = evaluation.Evaluator(task.model)
@@ -251,20 +253,25 @@ class _Training:
 
   def _run_round(self, round_num: int, shown: progress.Progress) -> None:
     with data_errors(self._flags):
-      clients = self._feed.arguments(self._sampler.draw(round_num))
+      arguments = self._feed.arguments(round_num)
     if round_num < self._flags['rounds']:
-      self._feed.prepare(self._sampler.draw(round_num + 1))
-    if algorithms.splits_cohort(self._flags):
-      clients = client_inputs.in_halves(clients)
-    output = self._process.next(self._completed[1], clients)
+      self._feed.prepare(round_num + 1)
+    output = self._process.next(self._completed[1], *arguments)
     train_metrics = output.metrics['client_work']['train']
     self._warn_of_divergence(round_num, train_metrics)
     is_last = round_num == self._flags['rounds']
     is_best = False
     if is_last or round_num % self._flags['rounds_per_eval'] == 0:
       weights = model_weights(output.state)
-      eval_metrics = self._evaluate(weights, self._eval_rows)
-      row = records.as_row(round_num, train=train_metrics, eval=eval_metrics)
+      eval_metrics: dict[str, Any] = {}
+      for part, rows in self._eval_rows.items():
+        prefix = f'{part}_' if part else ''
+        for name, value in self._evaluate(weights, rows).items():
+          eval_metrics[f'{prefix}{name}'] = value
+      spent = self._privacy(round_num)
+      row = records.as_row(
+        round_num, train=train_metrics, eval=eval_metrics, privacy=spent
+      )
       self._records.add(row, time.monotonic() - self._start)
       is_best = records.best_round(self._records.rows) == round_num
       shown.evaluated(row)
@@ -292,6 +299,19 @@ class _Training:
     self._store.save(round_num, state, record, best_round)
     self._saved_round = round_num
 
+  def _privacy(self, round_num: int) -> dict[str, float]:
+    """What the rounds so far have spent, where there is noise."""
+    if self._flags.get('aggregator') != 'dp':
+      return {}
+    num_clients = len(self._task.train.client_ids)
+    spent = privacy.epsilon(
+      round_num,
+      noise_multiplier=self._flags['dp_noise_multiplier'],
+      sampling_probability=self._flags['clients_per_round'] / num_clients,
+      delta=self._flags['dp_delta'] or 1 / num_clients,
+    )
+    return {'epsilon': spent}
+
   def _warn_of_divergence(self, round_num: int, train_metrics: Any) -> None:
     if self._has_warned or math.isfinite(float(train_metrics['loss'])):
       return
@@ -316,12 +336,22 @@ class _Training:
     files.write_json(self._directory.result_file, result)
 
 
-def _eval_rows(task: tasks.Task, flags: dict[str, Any]) -> Any:
-  """The test rows of all clients, or a subset that depends on the seed alone."""
-  size, chosen = flags['max_eval_examples'], None
-  if size is not None:
-    num_rows = sum(map(task.test.num_examples, task.test.client_ids))
-    chosen = sampling.subset(num_rows, size, seed=flags['seed'])
-  rows = task.test.all_rows(chosen)
-  client_files.check_features(rows, feeding.features(task.model), 'the test data')
-  return rows
+def _eval_rows(task: tasks.Task, flags: dict[str, Any]) -> dict[str, Any]:
+  """The test rows ('') and those of the task's parts, by name.
+
+  They are those of all clients, or a subset that depends on the seed alone.
+  """
+  size = flags['max_eval_examples']
+
+  def rows_of(data: tasks.FederatedData) -> Any:
+    chosen = None
+    if size is not None:
+      num_rows = sum(map(data.num_examples, data.client_ids))
+      chosen = sampling.subset(num_rows, size, seed=flags['seed'])
+    rows = data.all_rows(chosen)
+    client_files.check_features(rows, feeding.features(task.model), 'the test data')
+    return rows
+
+  return {
+    name: rows_of(data) for name, data in {'': task.test, **task.test_parts}.items()
+  }

@@ -17,6 +17,32 @@ def write_idx(path, array):
   path.write_bytes(gzip.compress(content) if path.suffix == '.gz' else content)
 
 
+def write_articles(directory):
+  """Writes text files in place of Wikipedia's, for training and for testing."""
+  directory.mkdir()
+  for name in ('train', 'test'):
+    (directory / f'{name}.txt').write_text('= Number =\n\n All is number. \n' * 50)
+
+
+def write_ratings(path, histories):
+  """Writes ratings as MovieLens 1M has them, given as user -> (movie, time) pairs."""
+  path.parent.mkdir(parents=True, exist_ok=True)
+  lines = [
+    f'{user}::{movie}::{1 + movie % 5}::{time}\n'
+    for user, pairs in histories.items()
+    for movie, time in pairs
+  ]
+  path.write_text(''.join(lines), encoding='latin-1')
+
+
+def some_histories(num_users):
+  """For `write_ratings`: user number n has rated n + 1 movies, one a minute."""
+  return {
+    user: [(1 + (17 * user + 5 * i) % 3952, 60 * i) for i in range(user + 1)]
+    for user in range(1, num_users + 1)
+  }
+
+
 def write_tfds(directory, name, features, keys, splits, config=None, version='1.0.0'):
   """Has TFDS prepare a data set that it does not know.
 

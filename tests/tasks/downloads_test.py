@@ -19,6 +19,7 @@ def is_offline(monkeypatch):
   [
     (downloads.emnist, 'emnist_all.sqlite'),
     (downloads.cifar100, 'cifar100.sqlite'),
+    (downloads.celeba, 'celeba.sqlite'),
     (downloads.shakespeare, 'shakespeare.sqlite'),
   ],
 )
@@ -45,6 +46,77 @@ def test_all_that_a_task_needs_is_looked_for(tmp_path, is_offline):
     downloads.stackoverflow_tag(str(tmp_path))
   (tmp_path / 'datasets' / 'stackoverflow.tag_count').touch()
   downloads.stackoverflow_tag(str(tmp_path))
+
+
+def test_wikipedia_is_found_as_text_or_from_tfds_and_never_downloaded(
+  tmp_path, monkeypatch
+):
+  tfds_home = tmp_path / 'of_tfds'
+  monkeypatch.setenv('TFDS_DATA_DIR', str(tfds_home))
+  (tmp_path / 'stackoverflow.sqlite').touch()
+  with pytest.raises(ValueError) as error:
+    downloads.stackoverflow_wikipedia(str(tmp_path))
+  for part in (
+    str(tmp_path / 'wikipedia'),
+    str(tmp_path / 'wikitext-2'),
+    '*.txt or *.tokens',
+    'wikipedia/20201201.en',
+    str(tfds_home),
+    '--data_dir',
+    '--task=digits_logistic',
+  ):
+    assert part in str(error.value)
+  texts = [tmp_path / 'wikitext-2' / name for name in ('b.test.tokens', 'a.txt')]
+  texts[0].parent.mkdir()
+  texts[0].touch()
+  with pytest.raises(ValueError, match='The text of Wikipedia cannot be found'):
+    downloads.stackoverflow_wikipedia(str(tmp_path))  # None is for training.
+  texts[1].touch()
+  downloads.stackoverflow_wikipedia(str(tmp_path))
+  assert downloads.wikipedia_texts(str(tmp_path)) == texts[::-1]
+  assert list(map(downloads.is_for_testing, texts)) == [True, False]
+
+  assert downloads.prepared_wikipedia(str(tmp_path)) is None
+  for home in (tfds_home, tmp_path):
+    prepared = home / 'wikipedia' / '20201201.en' / '1.0.0'
+    prepared.mkdir(parents=True)
+    (prepared / 'dataset_info.json').touch()
+    assert downloads.prepared_wikipedia(str(tmp_path)) == prepared
+  for path in texts:
+    path.unlink()
+  downloads.stackoverflow_wikipedia(str(tmp_path))
+
+
+def test_the_mixed_language_model_needs_stack_overflow_too(tmp_path, is_offline):
+  with pytest.raises(ValueError, match=r'stackoverflow\.sqlite'):
+    downloads.stackoverflow_wikipedia(str(tmp_path))
+
+
+def test_movielens_is_found_as_a_file_or_from_tfds_and_never_downloaded(
+  tmp_path, monkeypatch
+):
+  tfds_home = tmp_path / 'of_tfds'
+  monkeypatch.setenv('TFDS_DATA_DIR', str(tfds_home))
+  with pytest.raises(ValueError) as error:
+    downloads.movielens(str(tmp_path))
+  for part in (
+    f'ml-1m/ratings.dat cannot be found in {tmp_path}',
+    'grouplens.org',
+    'movielens/1m-ratings',
+    str(tfds_home),
+    '--data_dir',
+    '--task=digits_logistic',
+  ):
+    assert part in str(error.value)
+  for home in (tfds_home, tmp_path):
+    prepared = home / 'movielens' / '1m-ratings' / '0.1.1'
+    prepared.mkdir(parents=True)
+    (prepared / 'dataset_info.json').touch()
+    assert downloads.movielens(str(tmp_path)) == prepared
+  for path in (tmp_path / 'ratings.dat', tmp_path / 'ml-1m' / 'ratings.dat'):
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    assert downloads.movielens(str(tmp_path)) == path
 
 
 def test_concrete_is_found_and_never_downloaded(tmp_path):

@@ -95,9 +95,22 @@ def test_lstm_weights_are_those_of_keras_in_shape_and_bias():
   assert not np.array_equal(ours[1], other[1])
 
 
-def test_lstm_kernels_of_one_layer_are_drawn_from_different_seeds():
-  kernel, recurrent, _ = layers.lstm_weights(5, 5, layers.orthogonal, _SEED, 0)
+@pytest.mark.parametrize('initial', [layers.lstm_weights, layers.gru_weights])
+def test_kernels_of_one_recurrent_layer_are_drawn_from_different_seeds(initial):
+  kernel, recurrent, _ = initial(5, 5, layers.orthogonal, _SEED, 0)
   assert not np.array_equal(kernel, recurrent)
+
+
+def test_gru_weights_are_those_of_keras_in_shape_and_bias():
+  ours = layers.gru_weights(3, 5, layers.he_normal, _SEED, 0)
+  keras_layer = tf.keras.layers.GRU(5)
+  keras_layer.build((None, None, 3))
+  theirs = keras_layer.get_weights()
+  assert [w.shape for w in ours] == [w.shape for w in theirs]
+  np.testing.assert_array_equal(ours[2], theirs[2])
+  other = layers.gru_weights(3, 5, layers.he_normal, _SEED, 1)
+  assert not np.array_equal(ours[0], other[0])
+  assert not np.array_equal(ours[1], other[1])
 
 
 def test_dropout_is_off_without_a_seed():
@@ -165,6 +178,12 @@ def test_lstm_is_that_of_keras(shape):
   _assert_is_keras_layer(layers.lstm, keras_layer, _random(*shape))
 
 
+@pytest.mark.parametrize('shape', [(3, 6, 4), (1, 2, 3), (2, 1, 3)])
+def test_gru_is_that_of_keras(shape):
+  keras_layer = tf.keras.layers.GRU(5, return_sequences=True, dtype=tf.float64)
+  _assert_is_keras_layer(layers.gru, keras_layer, _random(*shape))
+
+
 @pytest.mark.parametrize(
   ('layer', 'shape', 'weight_shapes'),
   [
@@ -172,6 +191,7 @@ def test_lstm_is_that_of_keras(shape):
     (layers.conv2d, (4, 5, 3), [(3, 3, 3, 2)]),
     (layers.group_norm, (2, 3, 32), [(32,), (32,)]),
     (layers.lstm, (4, 3), [(3, 20), (5, 20), (20,)]),
+    (layers.gru, (4, 3), [(3, 15), (5, 15), (2, 15)]),
   ],
 )
 @pytest.mark.parametrize('batch_size', [0, 1, 4])

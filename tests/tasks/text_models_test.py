@@ -20,6 +20,7 @@ _SEED = tf.constant([1, 2])
 _MODELS = {
   'one layer': lambda: text_models.next_character(86, _LENGTH, 1),
   'two layers': lambda: text_models.next_character(86, _LENGTH, 2),
+  'gru': lambda: text_models.next_character_gru(_VOCAB_SIZE, _LENGTH, 16, 32),
   'words': lambda: text_models.next_word(_VOCAB_SIZE, _LENGTH),
   'tags': lambda: text_models.tag_logistic(_VOCAB_SIZE, 20, 9),
 }
@@ -96,7 +97,33 @@ def test_mime_papers_network_is_tffs_without_its_second_layer():
   assert one == two[:4] + two[7:]
 
 
-@pytest.mark.parametrize('name', ['one layer', 'words'])
+def test_network_with_a_gru_is_that_of_the_tutorial():
+  """TensorFlow's "Text generation with an RNN", which the paper adapted."""
+  model = _MODELS['gru']()
+  with tff_baselines.keras_in_float64():
+    keras_model = tf.keras.Sequential(
+      [
+        tf.keras.layers.Embedding(_VOCAB_SIZE + 4, 16),
+        tf.keras.layers.GRU(32, return_sequences=True),
+        tf.keras.layers.Dense(_VOCAB_SIZE + 4),
+      ]
+    )
+    tff_model = tff.learning.models.from_keras_model(
+      keras_model,
+      tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+      [tf.TensorSpec([None, _LENGTH], tf.int64)] * 2,
+    )
+  tff_baselines.assert_starts_alike(model, tff_model)
+  weights = tff_baselines.random_weights(model)
+  x, y = _sentences(_VOCAB_SIZE, [_LENGTH] * 5)
+  ours = tff_baselines.our_results(model, weights, x, y)
+  theirs = tff_baselines.tff_results(tff_model, weights, x, y)
+  assert_close(ours.outputs, theirs.outputs)
+  assert_close(ours.loss, theirs.loss)
+  assert_close(ours.gradient, theirs.gradient)
+
+
+@pytest.mark.parametrize('name', ['one layer', 'gru', 'words'])
 def test_padding_changes_neither_loss_nor_gradient(name):
   model = _MODELS[name]()
   weights = tff_baselines.random_weights(model)
@@ -252,13 +279,13 @@ def test_tags_start_at_zero():
   assert not any(np.any(w) for w in _MODELS['tags']().initialize(_SEED).trainable)
 
 
-@pytest.mark.parametrize('name', ['one layer', 'two layers', 'words'])
+@pytest.mark.parametrize('name', ['one layer', 'two layers', 'gru', 'words'])
 def test_seed_determines_the_initial_weights(name):
   model = _MODELS[name]()
 
   def matrices(seed):
     weights = model.initialize(tf.constant(seed)).trainable
-    return [w.numpy() for w in weights if w.shape.rank > 1]
+    return [w.numpy() for w in weights if w.shape.rank > 1 and np.any(w)]
 
   one, again, other = matrices([1, 2]), matrices([1, 2]), matrices([1, 3])
   for a, b in zip(one, again, strict=True):
@@ -274,7 +301,7 @@ def test_metrics_of_no_rows_are_zero(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', ['two layers', 'words', 'tags'])
+@pytest.mark.parametrize('name', ['two layers', 'gru', 'words', 'tags'])
 def test_model_runs_in_a_loop_on_tffs_worker(runtime, name):
   """Its operations are there, and it takes batches of any size."""
   model = _MODELS[name]()

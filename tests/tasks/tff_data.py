@@ -1,10 +1,12 @@
 """Small files in TFF's format, of TFF's own synthetic data."""
 
+from collections.abc import Mapping, Sequence
 import json
 import pathlib
 import sqlite3
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -19,6 +21,11 @@ def write_all(directory: pathlib.Path) -> None:
     clients = getattr(datasets, name).get_synthetic()
     splits = dict.fromkeys(('train', 'heldout', 'test'), clients)
     write(directory / f'{name}.sqlite', splits)
+  splits = {
+    'split_by_clients_train': celebrities(dict.fromkeys('01234567', (0, 1, 1))),
+    'split_by_clients_test': celebrities(dict.fromkeys('abc', (1, 0))),
+  }
+  write(directory / 'celeba.sqlite', splits)
   counts = directory / 'datasets'
   counts.mkdir()
   words = datasets.stackoverflow.get_synthetic_word_counts()
@@ -26,6 +33,26 @@ def write_all(directory: pathlib.Path) -> None:
   (counts / 'stackoverflow.word_count').write_text(''.join(lines))
   tags = datasets.stackoverflow.get_synthetic_tag_counts()
   (counts / 'stackoverflow.tag_count').write_text(json.dumps(tags))
+
+
+def celebrities(
+  smiling: Mapping[str, Sequence[int]],
+) -> tff.simulation.datasets.TestClientData:
+  """Noise in place of CelebA's faces, of which TFF has no synthetic data.
+
+  Args:
+    smiling: Client id -> for each of its faces whether it smiles, 1 or 0.
+  """
+  generator = np.random.default_rng(0)
+  clients = {}
+  for client_id, labels in smiling.items():
+    clients[client_id] = {
+      name: generator.integers(0, 2, len(labels))
+      for name in tff.simulation.datasets.celeba.ATTRIBUTE_NAMES
+    }
+    clients[client_id]['smiling'] = np.array(labels)
+    clients[client_id]['image'] = generator.integers(0, 256, [len(labels), 84, 84, 3])
+  return tff.simulation.datasets.TestClientData(clients)
 
 
 def write(

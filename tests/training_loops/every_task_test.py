@@ -16,6 +16,7 @@ _FLAGS: dict[str, dict] = {
   'cifar100': {'max_client_steps': 1, 'batch_size': 1},
   'stackoverflow_word': {'vocabulary_size': 50},
   'stackoverflow_tag': {'vocabulary_size': 50, 'num_tags': 5},
+  'stackoverflow_wikipedia_char': {'embedding_size': 8, 'gru_units': 16},
   'cifar100_dirichlet': {'cifar_model': 'cnn', 'num_clients': 3},
   'mnist_cnn': {'partitioner': 'shards', 'num_clients': 10},
   'emnist_balanced_logistic': {'num_clients': 20},
@@ -34,9 +35,12 @@ _ROWS = {
   'emnist_balanced_logistic': ((28, 28), 47),
   'cifar100': ((24, 24, 3), 100),
   'cifar100_dirichlet': ((24, 24, 3), 100),
+  'celeba_smile': ((84, 84, 3), 2),  # A number for each of two examples.
   'shakespeare': ((80,), 90),
   'stackoverflow_word': ((20,), 54),
   'stackoverflow_tag': ((256,), 5),
+  'stackoverflow_wikipedia_char': ((100,), 100),
+  'movielens': ((10,), 3952),
   'concrete_linear': ((8,), 2),  # A number for each of two examples.
   'quadratics': ((20, 21), 1),
   'tfds': ((9, 9), 3),
@@ -65,6 +69,11 @@ def cache(tff_cache, tmp_path_factory) -> pathlib.Path:
     rows = generator.normal(size=[1030, 9])
     lines = [','.join('abcdefghi'), *(','.join(map(str, row)) for row in rows)]
     (made / 'Concrete_Data.csv').write_text('\n'.join(lines))
+  if not (made / 'ml-1m').exists():
+    path = made / 'ml-1m' / 'ratings.dat'
+    data_files.write_ratings(path, data_files.some_histories(20))
+  if not (made / 'wikitext-2').exists():
+    data_files.write_articles(made / 'wikipedia')
   letters = generator.integers(0, 256, [60, 9, 9, 1]).astype(np.uint8)
   splits = {'train': (letters[:40], np.arange(40) % 3)}
   data_files.write_tfds_images(made, 'toy_letters', splits, num_classes=3)

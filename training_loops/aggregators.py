@@ -1,0 +1,88 @@
+"""Aggregators of the clients' updates by name: their flags, and how each is built.
+
+Importing this module does not import TensorFlow.
+"""
+
+from collections.abc import Mapping
+import typing
+from typing import Any
+
+from training_loops.options import UserError, choice, number
+
+if typing.TYPE_CHECKING:
+  import tensorflow_federated as tff
+
+AGGREGATOR = choice(
+  'aggregator',
+  'mean',
+  'How the updates of the clients become one.',
+  {
+    'mean': [],
+    'adaptive_clipping': [
+      number(
+        'clipping_quantile',
+        0.5,
+        'Share of the updates to be left as they are (Andrew 2021, no noise).',
+        above=0,
+        below=1,
+      ),
+      number('initial_clip', 0.1, 'The norm to begin with.', above=0),
+    ],
+    'dp': [
+      number('dp_clip', 0.1, 'What the norm of an update is cut to.', above=0),
+      number(
+        'dp_noise_multiplier',
+        1.0,
+        'Standard deviation of the noise over the clip norm.',
+        at_least=0,
+      ),
+      number(
+        'dp_delta',
+        None,
+        'delta of the privacy that is told; 1 over the number of clients by default.',
+        above=0,
+        below=1,
+      ),
+    ],
+  },
+)
+
+
+def check(config: Mapping[str, Any]) -> None:
+  """Refuses flags that do not go together.
+
+  Raises:
+    UserError: If they do not.
+  """
+  if config.get('aggregator') == 'dp' and config['client_weighting'] != 'uniform':
+    raise UserError(
+      '--aggregator=dp needs --client_weighting=uniform: the privacy of a client must '
+      'not depend on how many examples it has.'
+    )
+
+
+def build(
+  config: Mapping[str, Any],
+) -> 'tff.aggregators.AggregationFactory | None':
+  """The aggregator that `--aggregator` and its flags describe; None for the mean."""
+  import tensorflow_federated as tff
+
+  name = config['aggregator']
+  if name == 'adaptive_clipping':
+    norm = tff.aggregators.PrivateQuantileEstimationProcess.no_noise(
+      initial_estimate=config['initial_clip'],
+      target_quantile=config['clipping_quantile'],
+      learning_rate=0.2,
+    )
+    weighted = config['client_weighting'] == 'examples'
+    mean = tff.aggregators.MeanFactory()
+    if not weighted:
+      mean = tff.aggregators.UnweightedMeanFactory()
+    return tff.aggregators.clipping_factory(norm, mean)
+  if name == 'dp':
+    return tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
+      noise_multiplier=config['dp_noise_multiplier'],
+      clients_per_round=config['clients_per_round'],
+      clip=config['dp_clip'],
+    )
+  return None

@@ -1,0 +1,82 @@
+"""What a round of a run is given, whatever the algorithm takes."""
+
+import pathlib
+from typing import Any
+
+import tasks
+from tff_algorithms import client_inputs
+from training_loops import algorithms, central_data, feeding, mixed_data, sampling
+
+
+class RoundArguments:
+  """What a round of the process is given: the clients' arguments, the server's."""
+
+  def __init__(
+    self,
+    flags: dict[str, Any],
+    task: tasks.Task,
+    sampler: sampling.Sampler,
+    directory: pathlib.Path,
+  ):
+    """Initializes the feeds of clients and server.
+
+    Args:
+      flags: The run's flags.
+      task: The task.
+      sampler: What draws the clients.
+      directory: Where their files go, empty.
+
+    Raises:
+      ValueError: If the data cannot be had.
+      UserError: If the task is none for the algorithm.
+    """
+    self._flags = flags
+    self._sampler = sampler
+    self._clients: feeding.Feed | None = None
+    self._central: central_data.CentralFeed | None = None
+    if algorithms.uses_clients(flags):
+      own = directory / 'clients'
+      own.mkdir()
+      self._clients = feeding.Feed(task, own, flags['straggler_rate'] > 0)
+    if algorithms.is_mixed(flags):
+      batches = mixed_data.batches(flags, task)
+      if batches:
+        own = directory / 'central'
+        own.mkdir()
+        self._central = central_data.CentralFeed(
+          batches, own, feeding.features(task.model)
+        )
+
+  @property
+  def client_input(self) -> client_inputs.ClientInput | None:
+    """What a client's argument is, where there are clients."""
+    return self._clients.client_input if self._clients else None
+
+  @property
+  def central_input(self) -> client_inputs.ClientInput | None:
+    """What the server's argument is, where it has rows."""
+    return self._central.central_input if self._central else None
+
+  def arguments(self, round_num: int) -> list[Any]:
+    """What `next` takes after the state."""
+    arguments: list[Any] = []
+    if self._clients:
+      clients = self._clients.arguments(self._sampler.draw(round_num))
+      halves = algorithms.splits_cohort(self._flags)
+      arguments.append(client_inputs.in_halves(clients) if halves else clients)
+    if self._central:
+      arguments.append(self._central.argument(round_num))
+    return arguments
+
+  def prepare(self, round_num: int) -> None:
+    """Begins with what a round to come needs, and returns."""
+    if self._clients:
+      self._clients.prepare(self._sampler.draw(round_num))
+    if self._central:
+      self._central.prepare(round_num)
+
+  def close(self) -> None:
+    """Waits for what is being written."""
+    for feed in (self._clients, self._central):
+      if feed:
+        feed.close()
