@@ -47,12 +47,12 @@ class Entry:
 
   Attributes:
     flags: Its flags.
-    sweep: The file in sweeps/ that finds the rest of them.
+    sweep: The file in sweeps/ that finds the rest of them; None if they are all there.
     like: The name of an entry before it, whose findings it starts from.
   """
 
   flags: Mapping[str, Any]
-  sweep: str
+  sweep: str | None = None
   like: str | None = None
 
 
@@ -65,10 +65,12 @@ class Comparison:
     title: What stands above it.
     flags: The flags of all runs.
     entries: The algorithms by name.
-    tuning_rounds: The rounds of the runs that find the rates.
+    tuning_rounds: The rounds of the runs that find the rates, where there are any.
     num_seeds: How many seeds the tuned algorithms are run with.
     target: The accuracy to reach, or the name of the entry whose final one it is.
+    metric: What is compared by, the accuracy by default.
     panels: Entries that are shown side by side, by what stands above each panel.
+    pictures: More pictures of all entries: the metrics in each, by the file's name.
     published: The file in published/ with the paper's numbers.
     published_clients: How many clients the paper's data have.
   """
@@ -77,10 +79,12 @@ class Comparison:
   title: str
   flags: Mapping[str, Any]
   entries: Mapping[str, Entry]
-  tuning_rounds: int
-  num_seeds: int
+  tuning_rounds: int = 0
+  num_seeds: int = 1
+  metric: str | None = None
   target: float | str | None = None
   panels: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+  pictures: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
   published: str | None = None
   published_clients: int | None = None
 
@@ -129,7 +133,9 @@ def main(file: str, title: str, text: str, comparisons: Sequence[Comparison]) ->
       findings, report = _run(comparison, output_dir / comparison.name, flags['jobs'])
       reports.write_without_text(report, results_dir / comparison.name)
       _write_panels(comparison, report, results_dir / comparison.name / _PANELS)
-      _write_tuning(findings, results_dir / comparison.name / _TUNING)
+      _write_pictures(comparison, report, results_dir / comparison.name)
+      if _has_sweeps(comparison):
+        _write_tuning(findings, results_dir / comparison.name / _TUNING)
       sections.append(_section(comparison, findings, report))
     content = [f'# {title}', text.strip(), f'## How\n\n{how(name, flags)}', *sections]
     page = results_dir / 'README.md'
@@ -137,6 +143,13 @@ def main(file: str, title: str, text: str, comparisons: Sequence[Comparison]) ->
     print(f'\n{page}')
 
   command_line.run(program(file, title), run)
+
+
+def flagfile(name: str, **more: Any) -> dict[str, Any]:
+  """The flags in a file of flagfiles/, with more of them or other values."""
+  lines = (_HERE / 'flagfiles' / f'{name}.flags').read_text().splitlines()
+  words = [line[2:].partition('=') for line in lines if line.startswith('--')]
+  return {flag: value or True for flag, _, value in words} | more
 
 
 def program(file: str, title: str) -> command_line.Program:
@@ -194,7 +207,8 @@ def _run(
 ) -> tuple[dict[str, Finding], reports.Report]:
   findings: dict[str, Finding] = {}
   for name, entry in comparison.entries.items():
-    print(f'{comparison.title}: {name}', flush=True)
+    if entry.sweep:
+      print(f'{comparison.title}: {name}', flush=True)
     findings[name] = _find(comparison, entry, findings, directory, name, jobs)
   arguments = {
     name: train_flags.as_arguments({**entry.flags, **findings[name].flags})
@@ -209,6 +223,7 @@ def _run(
   return findings, reports.make(
     runs,
     title=comparison.title,
+    metric=comparison.metric,
     target=_target(comparison, runs),
     numbers=_published(comparison),
   )
@@ -222,7 +237,7 @@ def _known_target(comparison: Comparison) -> float | None:
 def _target(comparison: Comparison, runs: Sequence[results.Result]) -> float | None:
   if not isinstance(comparison.target, str):
     return comparison.target
-  every_summary = summaries.summarize(summaries.group(runs))
+  every_summary = summaries.summarize(summaries.group(runs), comparison.metric)
   (goal,) = (s for s in every_summary if s.name == comparison.target)
   return sum(goal.final) / len(goal.final)
 
@@ -240,6 +255,23 @@ def _write_panels(
       for heading, names in comparison.panels.items()
     }
     plots.write_panels(file, metric, panels, report.title)
+
+
+def _write_pictures(
+  comparison: Comparison, report: reports.Report, directory: pathlib.Path
+) -> None:
+  from training_loops import plots
+
+  for file, columns in comparison.pictures.items():
+    curves = {
+      column: {group.name: group.curve(column) for group in report.groups}
+      for column in columns
+    }
+    plots.write_comparison(directory / file, curves, comparison.title)
+
+
+def _has_sweeps(comparison: Comparison) -> bool:
+  return any(entry.sweep for entry in comparison.entries.values())
 
 
 def _published(comparison: Comparison) -> published.Published:
@@ -262,6 +294,8 @@ def _find(
   jobs: int | None,
 ) -> Finding:
   taken = dict(before[entry.like].flags) if entry.like else {}
+  if entry.sweep is None:
+    return Finding(taken, value='', trials=[], remark='')
   rounds = {'rounds': comparison.tuning_rounds}
   sweep = sweep_files.read(
     SWEEPS / entry.sweep,
@@ -299,18 +333,20 @@ def _section(
   comparison: Comparison, findings: Mapping[str, Finding], report: reports.Report
 ) -> str:
   """The part of the results' page on one comparison."""
-  rows = [
-    [name, sweep_files.point_text(found.flags), found.value, found.remark]
-    for name, found in findings.items()
-  ]
-  header = ['', 'found', f'best in {comparison.tuning_rounds} rounds', 'remark']
-  tuned = tables.markdown(header, rows)
   here = comparison.name
   links = (
     f'[The page with all curves]({here}/{reports.PAGE}), '
-    f'[the numbers]({here}/{reports.NUMBERS}), [the curves]({here}/{reports.CURVES}), '
-    f'[all runs of the sweeps]({here}/{_TUNING}).'
+    f'[the numbers]({here}/{reports.NUMBERS}), [the curves]({here}/{reports.CURVES})'
   )
+  tuned = []
+  if _has_sweeps(comparison):
+    rows = [
+      [name, sweep_files.point_text(found.flags), found.value, found.remark]
+      for name, found in findings.items()
+    ]
+    header = ['', 'found', f'best in {comparison.tuning_rounds} rounds', 'remark']
+    tuned = ['What the sweeps found, with seed 0:', tables.markdown(header, rows)]
+    links += f', [all runs of the sweeps]({here}/{_TUNING})'
   tuning = [trial for found in findings.values() for trial in found.trials]
   runs = [run for group in report.groups for run in group.runs]
   num_runs = len(tuning) + len(runs)
@@ -323,10 +359,10 @@ def _section(
       *report.sentences,
       f'![Curves]({here}/{_PANELS if comparison.panels else reports.PICTURE})',
       tables.markdown(*report.table),
-      links,
+      f'{links}.',
+      *(f'![{file}]({here}/{file})' for file in comparison.pictures),
       *report.notes,
-      'What the sweeps found, with seed 0:',
-      tuned,
+      *tuned,
       _data(comparison),
       time,
     ]

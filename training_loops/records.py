@@ -46,7 +46,7 @@ def best_round(rows: list[Row]) -> int:
 def _as_csv(rows: list[Row]) -> bytes:
   if not rows:
     return b''
-  header = list(rows[0])
+  header = list(dict.fromkeys(name for row in rows for name in row))
   return tables.as_csv(header, [[row.get(name, '') for name in header] for row in rows])
 
 

@@ -267,7 +267,9 @@ class _Training:
       for part, rows in self._eval_rows.items():
         prefix = f'{part}_' if part else ''
         for name, value in self._evaluate(weights, rows).items():
-          eval_metrics[f'{prefix}{name}'] = value
+          # What is not defined on a part (its AUC, if it has one label) is left out.
+          if not part or math.isfinite(value):
+            eval_metrics[f'{prefix}{name}'] = value
       spent = self._privacy(round_num)
       row = records.as_row(
         round_num, train=train_metrics, eval=eval_metrics, privacy=spent

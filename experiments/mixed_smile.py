@@ -1,0 +1,106 @@
+"""Figures 1a, 2a, 7, 8 and 9 of the mixed FL paper: smiles at clients, none at the server.
+
+Augenstein et al. 2022, sections 4.1, B.2.1, B.4.1 and B.4.2.
+"""
+
+from typing import Any
+
+from experiments import experiment
+from experiments.experiment import Comparison, Entry, flagfile
+
+_TITLE = 'Mixed FL paper, Figures 1a, 2a, 7, 8 and 9: smile classification'
+
+_TEXT = """
+To be written.
+"""
+
+_NAMES = {
+  'parallel_training': 'PT',
+  'one_way_gradient_transfer': '1-w GT',
+  'two_way_gradient_transfer': '2-w GT',
+}
+_FLAGS: dict[str, dict[str, Any]] = {
+  name: flagfile(f'celeba_smile_{algorithm}_small')
+  for algorithm, name in _NAMES.items()
+}
+# What the algorithms have in common, which the others are run with too.
+_COMMON = {
+  flag: _FLAGS['PT'][flag]
+  for flag in ('task', 'clients_per_round', 'rounds', 'rounds_per_eval')
+}
+_CLIENTS = {
+  flag: _FLAGS['PT'][flag]
+  for flag in ('batch_size', 'max_client_steps', 'client_learning_rate')
+}
+_CENTRAL = {
+  'central_learning_rate': _CLIENTS['client_learning_rate'],
+  'central_steps': _CLIENTS['max_client_steps'],
+}
+
+
+def _own(name: str, **more: Any) -> Entry:
+  flags = _FLAGS[name] | more
+  return Entry({flag: flags[flag] for flag in flags if flag not in _COMMON})
+
+
+def _sizes(name: str, sizes: tuple[int, ...]) -> dict[str, Entry]:
+  return {f'{name}, {size}': _own(name, central_batch_size=size) for size in sizes}
+
+
+def _trades(name: str) -> dict[str, Entry]:
+  """eta times K is the same in all; 1-w GT's one batch is of as many as the others'."""
+  entries = {}
+  for k, eta in ((1, 0.02), (2, 0.01), (4, 0.005)):
+    central: dict[str, Any] = {'central_steps': k}
+    if name == '1-w GT':
+      central = {'central_batch_size': 100 * k}
+    more = {'max_client_steps': k, 'client_learning_rate': eta, **central}
+    entries[f'{name}, K = {k}, eta = {eta}'] = _own(name, **more)
+  return entries
+
+
+_METHODS = {
+  'only FL': Entry({'algorithm': 'fed_avg', **_CLIENTS}),
+  **{name: _own(name) for name in _FLAGS},
+  'oracle': Entry(
+    {'algorithm': 'centralized_oracle', 'central_batch_size': 200, **_CENTRAL}
+  ),
+}
+
+_COMPARISONS = [
+  Comparison(
+    name='methods',
+    title='Figures 1a and 2a: the methods',
+    flags=_COMMON,
+    entries=_METHODS,
+    num_seeds=3,
+    metric='eval/auc',
+    target='PT',
+    published='mixed_smile.csv',
+    published_clients=2802,
+  ),
+  Comparison(
+    name='central_batch_size',
+    title='Figures 7 and 8: central batch sizes',
+    flags=_COMMON,
+    entries=_sizes('1-w GT', (5, 25, 100, 500)) | _sizes('2-w GT', (5, 25, 100, 500)),
+    metric='eval/auc',
+    panels={
+      'Figure 7: 1-w GT': [f'1-w GT, {size}' for size in (5, 25, 100, 500)],
+      'Figure 8: 2-w GT': [f'2-w GT, {size}' for size in (5, 25, 100, 500)],
+    },
+    published_clients=2802,
+  ),
+  Comparison(
+    name='rate_for_steps',
+    title='Figure 9: a lower rate for more steps',
+    flags=_COMMON,
+    entries=_trades('PT') | _trades('1-w GT') | _trades('2-w GT'),
+    metric='eval/auc',
+    panels={name: list(_trades(name)) for name in _FLAGS},
+    published_clients=2802,
+  ),
+]
+
+if __name__ == '__main__':
+  experiment.main(__file__, _TITLE, _TEXT, _COMPARISONS)
