@@ -1,4 +1,4 @@
-"""Figures 1a, 2a, 7, 8 and 9 of the mixed FL paper: smiles at clients, none at the server.
+"""Figures 1a, 2a, 7, 8 and 9 of the mixed FL paper: smiles here, none there.
 
 Augenstein et al. 2022, sections 4.1, B.2.1, B.4.1 and B.4.2.
 """
