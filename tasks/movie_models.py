@@ -4,8 +4,8 @@ Mixed Federated Learning, section 4.3, says what these are but prints no formula
 are those of Ning et al. 2021, Learning Federated Representations and Recommendations
 with Limited Negatives, by its published program.
 
-Movies have the ids from 0 on, which are the rows of one table; -1 is padding. So that
-it stays padding where a client numbers the movies that it has anew.
+Movies have the ids from 0 on, which are the rows of one table; -1 is padding, and stays
+so where a client numbers the movies that it has anew.
 """
 
 import collections
@@ -131,13 +131,16 @@ def spreadout() -> oracles.Oracle:
   return oracles.WeightLoss(loss)
 
 
-def selection(num_movies: int, max_movies: int) -> Selection:
+def selection(
+  num_movies: int, max_movies: int, *, is_simulated: bool = False
+) -> Selection:
   """The movies that a client has, seen or next, as the rows of the table it needs.
 
   Args:
     num_movies: N, how many movies there are.
     max_movies: n, how many different ones a client has at most. What it has beyond that
       makes its loss NaN, so that it is left out of the round.
+    is_simulated: See `Selection`.
   """
 
   def keys(rows):
@@ -163,4 +166,4 @@ def selection(num_movies: int, max_movies: int) -> Selection:
       lambda ids: tf.ensure_shape(local(ids), ids.shape), rows
     )
 
-  return Selection((num_movies, _SIZE), max_movies, keys, localize)
+  return Selection((num_movies, _SIZE), max_movies, keys, localize, is_simulated)

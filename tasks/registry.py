@@ -74,10 +74,16 @@ def _mnist(model: str, function: str) -> _Entry:
 
 _CIFAR_MODEL = {'cifar_model': Choice('resnet18', {'resnet18': {}, 'cnn': {}})}
 
+_SELECTION = {
+  'selection': Choice(
+    'simulated', {'simulated': {}, 'federated_select': {}, 'none': {}}
+  )
+}
+
 _TASKS = {
   'digits_logistic': _digits('logistic regression', 'logistic'),
   'digits_mlp': _digits('one hidden layer of 64', 'mlp'),
-  'digits_mixed': _digits('logistic regression; 0-4 at clients', 'mixed'),
+  'digits_mixed': _digits('server has 5 to 9, logistic', 'mixed'),
   'emnist_logistic': _emnist('logistic regression', 'logistic'),
   'emnist_mlp': _emnist('two hidden layers of 300 and 100', 'mlp'),
   'emnist_cnn': _emnist('CNN with dropout', 'cnn'),
@@ -150,7 +156,10 @@ _TASKS = {
   'movielens': _Entry(
     'The next movie, by user (MovieLens 1M), dual encoder.',
     'tasks.movielens.next_movie',
-    {**_DATA_DIR, 'spreadout': Choice('server', {'server': {}, 'clients': {}})},
+    {
+      **_DATA_DIR,
+      'spreadout': Choice('server', {'server': _SELECTION, 'clients': {}}),
+    },
     'movielens',
   ),
   'concrete_linear': _Entry(

@@ -23,6 +23,7 @@ from tff_algorithms import (
   schedules,
   server_steps,
 )
+from tff_algorithms.selection import Selection
 from tff_algorithms.terms import Term
 
 
@@ -45,6 +46,7 @@ def build_fed_avg(
   metrics_aggregator: tff.aggregators.UnweightedAggregationFactory | None = None,
   client_input: client_inputs.ClientInput | None = None,
   central_input: client_inputs.ClientInput | None = None,
+  selection: Selection | None = None,
   training: Callable[..., local_training.LocalTraining] = local_training.LocalTraining,
   hparams: Mapping[str, float] | None = None,
   step_flops: int | None = None,
@@ -82,6 +84,8 @@ def build_fed_avg(
     client_input: What the clients' argument is, an ordinary data set by default.
     central_input: What the server's own is, where a term needs rows at the server;
       `next` takes it as a third argument, @SERVER.
+    selection: Which rows of the model's tables a client is sent, and sends; None for
+      all. The clients then step by SGD.
     training: The phase, for more than local training.
     hparams: More hyperparameters of the process.
     step_flops: What a local step costs (`flops.of_a_step`), to be told in the metrics.
@@ -90,6 +94,11 @@ def build_fed_avg(
   oracle = oracles.as_oracle(model)
   server_optimizer = server_optimizer or tff.learning.optimizers.build_sgdm(1.0)
   checks.positive(client_learning_rate, 'client_learning_rate')
+  if selection is not None and client_optimizer is not None:
+    raise ValueError(
+      'With a selection the clients step by SGD: what they are not sent would move in '
+      'their optimizer too.'
+    )
   local = training(
     oracle=oracle,
     server_step=server_step
@@ -121,4 +130,5 @@ def build_fed_avg(
     server_optimizer=server_optimizer,
     metrics_aggregator=metrics_aggregator,
     central_input=central_input,
+    selection=selection,
   )

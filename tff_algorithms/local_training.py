@@ -24,7 +24,7 @@ from tff_algorithms.phases import (
   round_metrics,
 )
 from tff_algorithms.server_steps import ServerStep
-from tff_algorithms.terms import Client, Term
+from tff_algorithms.terms import Client, Term, value_at_x
 
 WEIGHTINGS = ('examples', 'uniform')
 DELTA = 'delta'
@@ -147,6 +147,20 @@ class LocalTraining(Phase):
   def bytes_down(self, message_type: tff.Type) -> int:
     x = structures.size_in_bytes(message_type.weights)
     return structures.size_in_bytes(message_type) + self.num_gradient_points * x
+
+  def unselected_step(self, server: ServerState) -> dict[str, Any]:
+    # A client does not step along its loss there, but along what the server adds.
+    x = server.weights.trainable
+    values = [
+      value_at_x(term, term.message(state, server), x)
+      for term, state in zip(self.terms, server.terms, strict=True)
+    ]
+    values = [value for value in values if value != ()]
+    if not values:
+      return {}
+    factor = None if self.schedule is None else self.schedule(server.round_num)
+    eta = self.client_optimizer.message(server, factor)
+    return {DELTA: structures.scale(eta, structures.add(*values))}
 
   def work(self, message: Message, given: ClientRows) -> ClientResult:
     x, optimizer = message.weights, self.client_optimizer

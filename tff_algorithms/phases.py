@@ -91,6 +91,14 @@ class Phase(abc.ABC):
     """What a client is sent, counted; in halves, one client of each."""
     return structures.size_in_bytes(message_type)
 
+  def unselected_step(self, server: ServerState) -> dict[str, Any]:
+    """What a local step adds to uploads, by name, on weights that a client is not sent.
+
+    Nothing, unless something else than the client's loss moves them.
+    """
+    del server
+    return {}
+
   @abc.abstractmethod
   def work(self, message: Any, given: ClientRows) -> ClientResult:
     """What a client does with what it has."""

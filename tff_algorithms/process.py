@@ -11,6 +11,7 @@ from tff_algorithms.client_inputs import ClientInput
 from tff_algorithms.models import ModelWeights
 from tff_algorithms.phases import Phase, ServerState
 from tff_algorithms.round_trip import RoundTrip
+from tff_algorithms.selection import Selection
 
 
 class State(NamedTuple):
@@ -97,6 +98,7 @@ def build_learning_process(
   optimizer_name: str = 'server_optimizer',
   metrics_aggregator: tff.aggregators.UnweightedAggregationFactory | None = None,
   central_input: ClientInput | None = None,
+  selection: Selection | None = None,
 ) -> PhasedProcess | MixedProcess:
   """Builds the process whose `next` runs the phases one after the other.
 
@@ -126,6 +128,7 @@ def build_learning_process(
       `tff.aggregators.SumFactory()` by default, or a `SecureSumFactory` whose bounds
       hold all of them. Secure here and in the phases, every aggregation is.
     central_input: What the server's own argument is, where it has rows of its own.
+    selection: Which rows of the model's tables a client is sent; None for all.
   """
   server_init = tff.tensorflow.computation(initial_state)
   server_type = server_init.type_signature.result
@@ -137,6 +140,7 @@ def build_learning_process(
       metrics_aggregator,
       is_last=i == len(phases),
       central_input=central_input,
+      selection=selection,
     )
     for i, phase in enumerate(phases, start=1)
   ]

@@ -15,6 +15,7 @@ import tensorflow_federated as tff
 from tff_algorithms import local_loop, structures
 from tff_algorithms.client_inputs import ClientInput
 from tff_algorithms.phases import Phase, ServerState
+from tff_algorithms.selection import Everything, Rows, Selection
 
 _MEASUREMENTS = 'measurements'
 _SUMS = (tff.aggregators.SumFactory, tff.aggregators.SecureSumFactory)
@@ -55,6 +56,7 @@ class RoundTrip:
     metrics_aggregator: tff.aggregators.UnweightedAggregationFactory | None,
     is_last: bool,
     central_input: ClientInput | None = None,
+    selection: Selection | None = None,
   ):
     """Traces the phase.
 
@@ -65,20 +67,22 @@ class RoundTrip:
       metrics_aggregator: Sums the clients' measurements, in the clear if None.
       is_last: Whether the round ends here, and is to be counted.
       central_input: What the server's argument is, if it has one.
+      selection: Which part of the message a client is sent; None for all of it.
     """
     # In this order: each type follows from those before it.
     self._phase = phase
     self._is_last = is_last
     self._central_input = central_input
+    self._way = Rows(selection, client_input) if selection else Everything()
     self._message = tff.tensorflow.computation(
-      lambda server, own: phase.message(self._with_rows(server, own)),
+      lambda server, own: self._way.split(phase.message(self._with_rows(server, own))),
       server_type,
       central_input.type if central_input else (),
     )
     message_type = self._message.type_signature.result
     self._client_input = client_input
     self._client = tff.tensorflow.computation(
-      self._guarded_work, message_type, client_input.type
+      self._guarded_work, self._way.sent_type(message_type), client_input.type
     )
     uploads_type, counted_type = self._client.type_signature.result
     self._upload_names = tff.structure.name_list(uploads_type)
@@ -96,7 +100,7 @@ class RoundTrip:
       )
     self._sum = factory.create(counted_type)
     self._bytes = collections.OrderedDict(
-      bytes_down=phase.bytes_down(message_type),
+      bytes_down=phase.bytes_down(self._way.message_type(message_type)),
       # What is aggregated twice is sent once.
       bytes_up=sum(
         structures.size_in_bytes(upload.value)
@@ -125,6 +129,7 @@ class RoundTrip:
         f'The aggregator {name!r} has no upload among {self._upload_names}.'
       )
     value_type = uploads_type[source].value
+    factory = self._way.factory(name, factory, value_type)
     if isinstance(factory, tff.aggregators.UnweightedAggregationFactory):
       return factory.create(value_type)
     return factory.create(value_type, uploads_type[source].weight)
@@ -164,8 +169,9 @@ class RoundTrip:
       own: The server's, if it has one.
     """
     own = tff.federated_value((), tff.SERVER) if own is None else own
-    message = tff.federated_broadcast(tff.federated_map(self._message, (server, own)))
-    results = tff.federated_map(self._client, (message, clients))
+    message = tff.federated_map(self._message, (server, own))
+    sent = self._way.send(message, clients)
+    results = tff.federated_map(self._client, (sent, clients))
     outputs = collections.OrderedDict()
     for name, aggregator in self._aggregators.items():
       value = results[0][self._source_of(name)].value
@@ -195,10 +201,21 @@ class RoundTrip:
     finished = tff.federated_map(finish, arguments)
     return finished[0], finished[1], finished[2]
 
-  def _guarded_work(self, message, value):
+  def _missing_steps(self, server: ServerState) -> dict[str, Any]:
+    """What a step adds to each aggregator's result on what a client is not sent."""
+    by_upload = self._phase.unselected_step(server)
+    return {
+      name: by_upload[self._source_of(name)]
+      for name in self._aggregators
+      if self._source_of(name) in by_upload
+    }
+
+  def _guarded_work(self, sent, value):
     """A client's side of the phase, with what is not finite taken out."""
     given = self._client_input.load(value)
-    result = self._phase.work(message, given)
+    result = self._phase.work(*self._way.receive(sent, given))
+    uploads = self._way.upload(result.uploads, result.measurements, given)
+    result = result._replace(uploads=uploads)
     has_examples = local_loop.num_rows(given.rows) > 0
     finite = structures.all_finite((given.rows, result.uploads, result.measurements))
     kept = has_examples & finite
@@ -222,7 +239,8 @@ class RoundTrip:
     counted = structures.from_vector(counted, self._counted_specs)
     with tf.control_dependencies(_cohort_errors(counted)):
       num_kept = tf.identity(counted.num_kept)
-    new_server = self._phase.finish(old, aggregates.results)._replace(central=())
+    means = self._way.complete(aggregates.results, lambda: self._missing_steps(old))
+    new_server = self._phase.finish(old, means)._replace(central=())
     # A secure sum of floats is quantised: half a client stands for none.
     trained = (new_server.weights.trainable, new_server.optimizer, new_server.terms)
     usable = tf.reduce_all(num_kept > 0.5) & structures.all_finite(trained)
@@ -232,9 +250,7 @@ class RoundTrip:
     )
     if self._is_last:
       new_server = new_server._replace(round_num=server.round_num + 1)
-    metrics = self._phase.metrics(
-      counted.measurements, aggregates.results, old, new_server
-    )
+    metrics = self._phase.metrics(counted.measurements, means, old, new_server)
     metrics.update(
       num_clients_left_out=counted.num_left_out,
       **{name: tf.constant(size, tf.int64) for name, size in self._bytes.items()},

@@ -34,12 +34,14 @@ class Algorithm:
     build: (flags, model, **the arguments that all builders take) -> the process. Where
       the server takes part with rows or a loss of its own, (flags, task, model, ...).
     takes: What `next` takes after the state: the clients' arguments, the server's.
+    selects: Whether clients may be sent a part of the model, where the task says which.
   """
 
   description: str
   options: Sequence[Option]
   build: Callable[..., Any]
   takes: tuple[str, ...] = ('clients',)
+  selects: bool = False
 
 
 _CLIENT_WEIGHTING = choice(
@@ -202,11 +204,13 @@ _ALGORITHMS = {
     'FedAvg / FedOpt: local SGD, any server optimizer (McMahan 2017, Reddi 2021).',
     _LOCAL_TRAINING,
     _fed_avg,
+    selects=True,
   ),
   'fed_prox': Algorithm(
     'FedProx: FedAvg with a proximal term in the local loss (Li 2020).',
     (*_LOCAL_TRAINING, _FED_PROX_RHO),
     _fed_prox,
+    selects=True,
   ),
   'mime': Algorithm(
     "Mime: the server's optimizer in every local step, no drift (Karimireddy 2021).",
@@ -238,18 +242,21 @@ _ALGORITHMS = {
     (*_LOCAL_TRAINING, *mixed_algorithms.PARALLEL),
     _mixed(mixed_algorithms.build_parallel),
     _MIXED,
+    selects=True,
   ),
   'one_way_gradient_transfer': Algorithm(
     "Mixed FL: clients also step along the server's gradient (Augenstein 2022).",
     (*_LOCAL_TRAINING, *mixed_algorithms.ONE_WAY),
     _mixed(mixed_algorithms.build_one_way),
     _MIXED,
+    selects=True,
   ),
   'two_way_gradient_transfer': Algorithm(
     "Mixed FL: clients and server step along each other's (Augenstein 2022).",
     (*_LOCAL_TRAINING, *mixed_algorithms.PARALLEL),
     _mixed(mixed_algorithms.build_parallel),
     _MIXED,
+    selects=True,
   ),
   'only_central': Algorithm(
     "Central training on the server's own data, without clients.",
@@ -336,10 +343,12 @@ def build(
     ValueError: If the algorithm does not take these values together.
     UserError: If the task is none for the algorithm.
   """
-  build_algorithm = _ALGORITHMS[config['algorithm']].build
+  algorithm = _ALGORITHMS[config['algorithm']]
   model = task.model if task.objective is None else task.objective
   common: dict[str, Any] = {'client_input': client_input, 'seed': config['seed']}
+  if algorithm.selects and task.selection is not None:
+    common['selection'] = task.selection
   if not is_mixed(config):
-    return build_algorithm(config, model, **common)
+    return algorithm.build(config, model, **common)
   mixed_algorithms.require_central(config, task)
-  return build_algorithm(config, task, model, central_input=central_input, **common)
+  return algorithm.build(config, task, model, central_input=central_input, **common)

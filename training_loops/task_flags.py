@@ -45,6 +45,7 @@ _CHOICES = {
   'partitioner': 'How examples are dealt out over clients.',
   'cifar_model': 'The model.',
   'tfds_model': 'The model.',
+  'selection': 'Whether a client is sent only the rows of the table that it needs.',
   'spreadout': 'Who computes the regularizer that keeps movies apart.',
 }
 

@@ -155,7 +155,10 @@ def test_recovering_g_f_takes_one_scalar_more_than_parallel_training_to_upload()
 
 @pytest.mark.slow
 def test_a_schedule_of_the_clients_rate_is_taken_into_account_in_recovering_g_f():
-  """A chain of single rounds of the oracle, each with its rates."""
+  """A chain of single rounds of the oracle, each with its rates.
+
+  g~_f is a difference of weights over a rate that gets small: fewer digits are left.
+  """
   problem = problems.logistic()
   process = _process(
     problem.model,
@@ -177,7 +180,7 @@ def test_a_schedule_of_the_clients_rate_is_taken_into_account_in_recovering_g_f(
     )
     server = output.state.server
     problems.assert_close(server.weights.trainable, expected)
-    problems.assert_close(server.terms[0].g_f, told['federated_gradient'])
+    problems.assert_close(server.terms[0].g_f, told['federated_gradient'], 1e-4)
     x = problems.Problem(problem.model, problem.oracle, expected)
     gradients = told['g_tilde_c'], told['g_tilde_f']
 
