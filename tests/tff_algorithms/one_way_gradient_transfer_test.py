@@ -43,7 +43,9 @@ def test_agrees_with_the_oracle_on_a_network_with_a_clipped_central_gradient():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(('server', 'client'), [('momentum', 'adam'), ('adam', 'momentum')])
+@pytest.mark.parametrize(
+  ('server', 'client'), [('momentum', 'adam'), ('adam', 'momentum')]
+)
 def test_agrees_with_the_oracle_for_other_optimizers(server, client):
   ours, theirs = mixed_problems.optimizers_of(server, client=client)
   _agrees(ours=ours, theirs=theirs)

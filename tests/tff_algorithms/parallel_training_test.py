@@ -78,7 +78,9 @@ def test_float64_agrees_to_float64():
 @pytest.mark.slow
 def test_a_central_loss_of_the_weights_alone_takes_no_third_argument():
   loss = oracles.WeightLoss(mixed_problems.half_square)
-  arguments = dict(central_models=[loss], numpy_central=mixed_problems.numpy_half_square)
+  arguments = dict(
+    central_models=[loss], numpy_central=mixed_problems.numpy_half_square
+  )
   _agrees(centrals=[None] * 3, ours=dict(diagnostics=True), **arguments)
   learning_process = _process(problems.logistic().model, loss)
   assert isinstance(learning_process, process.PhasedProcess)
@@ -158,7 +160,9 @@ def test_the_rates_are_hyperparameters():
   ids=str,
 )
 def test_a_bad_argument_is_refused_by_name(bad):
-  with pytest.raises(ValueError, match='learning_rate' if 'client' in str(bad) else next(iter(bad))):
+  with pytest.raises(
+    ValueError, match='learning_rate' if 'client' in str(bad) else next(iter(bad))
+  ):
     _process(problems.logistic().model, **bad)
 
 
