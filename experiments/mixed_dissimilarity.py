@@ -8,8 +8,6 @@ from collections.abc import Mapping
 import pathlib
 from typing import Any
 
-import numpy as np
-
 from experiments import experiment
 from training_loops import (
   batch,
@@ -123,7 +121,7 @@ def _write(
   header = ['task', 'metric', 'round', 'mean', 'max']
   files.write_bytes(directory / _NUMBERS, tables.as_csv(header, points))
   header = ['', 'max of G~^2', "the paper's", 'max of B~^2', "the paper's"]
-  seconds = np.sum([run.seconds for group in groups.values() for run in group.runs])
+  seconds = sum(run.seconds for group in groups.values() for run in group.runs)
   content = [
     f'# {_TITLE}',
     _TEXT.strip(),

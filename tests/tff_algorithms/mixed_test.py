@@ -119,10 +119,10 @@ class _RowMean(oracles.Oracle):
   batch_spec = tf.TensorSpec([None], tf.float64)
 
   def initial_weights(self, seed):
-    return ModelWeights(tf.zeros([1], tf.float64), ())
+    return ModelWeights(collections.OrderedDict(w=tf.zeros([1], tf.float64)), ())
 
   def evaluate(self, weights, batch, seed):
-    gradient = tf.reshape(tf.reduce_mean(batch), [1])
+    gradient = collections.OrderedDict(w=tf.reshape(tf.reduce_mean(batch), [1]))
     return oracles.Evaluation(tf.zeros([]), gradient, collections.OrderedDict())
 
   def finalize_metrics(self, sums):
@@ -155,15 +155,15 @@ def test_central_steps_take_the_rows_in_order_and_from_the_beginning_again(
   seen = []
 
   def update(s, y, g):
-    seen.append(float(g[0]))
+    seen.append(float(g['w'][0]))
     return s, y
 
-  server = _server(tf.zeros([1], tf.float64), rows)
+  server = _server(_RowMean().initial_weights(None).trainable, rows)
   outcome = loss.train(server, num_steps, update, ())
   batches = fed_avg_oracle.batches({'rows': rows}, batch_size, num_steps, num_steps)
   expected = [batch['rows'].mean() for batch in batches]
   np.testing.assert_allclose(seen, expected, rtol=1e-12)
-  np.testing.assert_allclose(outcome.gradient_sum[0], sum(expected), rtol=1e-9)
+  np.testing.assert_allclose(outcome.gradient_sum['w'][0], sum(expected), rtol=1e-9)
   assert outcome.num_steps == num_steps
 
 
@@ -445,7 +445,8 @@ def _rows(client_sizes, central_size, num_rounds):
   return cohorts, centrals
 
 
-_WEIGHTED = oracles.Weighted(0.75, oracles.as_oracle(_PROBLEM.model))
+_ORACLE = oracles.as_oracle(_PROBLEM.model)
+_WEIGHTED = oracles.Weighted(0.75, _ORACLE)
 _NO_LOSS = oracles.WeightLoss(lambda w: 0.0 * mixed_problems.half_square(w))
 _sizes = st.lists(st.integers(1, 6), min_size=1, max_size=2)
 _weightings = st.sampled_from(['examples', 'uniform'])
@@ -460,7 +461,7 @@ def test_with_one_step_parallel_training_is_one_way_transfer(
   """Appendix A.3, with eta_c = eta eta_s, in every round."""
   rounds = _rows(client_sizes, central_size, 3)
   parallel, one_way = (
-    _on(_PROBLEM.model, build, weighting=weighting).rounds(*rounds)
+    _on(_ORACLE, build, weighting=weighting).rounds(*rounds)
     for build in (build_parallel_training, build_one_way_gradient_transfer)
   )
   _assert_same_rounds(parallel, one_way)
@@ -476,7 +477,7 @@ def test_with_one_step_two_way_transfer_adds_the_gradients_of_the_round_before(
   cohorts, centrals = _rows(client_sizes, central_size, 2)
   common = dict(weighting='uniform', central_learning_rate=eta_c)
   parallel, two_way = (
-    _on(_PROBLEM.model, build, **common).rounds(cohorts, centrals)
+    _on(_ORACLE, build, **common).rounds(cohorts, centrals)
     for build in (build_parallel_training, build_two_way_gradient_transfer)
   )
   _assert_same_rounds(parallel[:1], two_way[:1])
@@ -510,7 +511,7 @@ def test_from_the_second_round_two_way_transfer_with_one_step_goes_twice_as_far(
 
   class Slope(_RowMean):
     def evaluate(self, weights, batch, seed):
-      gradient = tf.constant([a], tf.float64)
+      gradient = collections.OrderedDict(w=tf.constant([a], tf.float64))
       return oracles.Evaluation(tf.zeros([]), gradient, collections.OrderedDict())
 
   def steps(build):
@@ -519,7 +520,7 @@ def test_from_the_second_round_two_way_transfer_with_one_step_goes_twice_as_far(
     )
     rows = np.ones([2])
     servers = _on(Slope(), build, **arguments).rounds([[rows]] * 3, [rows] * 3)
-    return np.diff([0.0, *(float(server.weights.trainable[0]) for server in servers)])
+    return np.diff([0.0, *(float(_x(server)['w'][0]) for server in servers)])
 
   np.testing.assert_allclose(steps(build_parallel_training), [-_ETA * a] * 3)
   np.testing.assert_allclose(
@@ -535,15 +536,14 @@ def test_without_a_central_part_they_are_fed_avg_with_the_weight_of_the_clients(
 ):
   """The central weight is 0, or the central loss; 2-way transfer while g~_f is 0."""
   rounds = _rows(client_sizes, 3, 2)
-  model = _PROBLEM.model
   common = dict(batch_size=2, epochs=2, shuffle=False, weighting=weighting)
   expected = _on(_WEIGHTED, build_fed_avg, **common).rounds(*rounds)
   without = dict(central_weight=0.0, **common)
-  parallel = _on(model, build_parallel_training, **without)
+  parallel = _on(_ORACLE, build_parallel_training, **without)
   _assert_same_rounds(parallel.rounds(*rounds), expected)
-  one_way = _on(model, build_one_way_gradient_transfer, _NO_LOSS, **common)
+  one_way = _on(_ORACLE, build_one_way_gradient_transfer, _NO_LOSS, **common)
   _assert_same_rounds(one_way.rounds(*rounds), expected)
-  two_way = _on(model, build_two_way_gradient_transfer, **without)
+  two_way = _on(_ORACLE, build_two_way_gradient_transfer, **without)
   _assert_same_rounds(two_way.rounds(*rounds)[:1], expected[:1])
 
 
@@ -566,7 +566,7 @@ def _quadratics(seed=0):
 
 def _on_quadratics(build, start, **arguments):
   """K = 3 at the clients and at the server."""
-  model = problems.quadratic(start, np.float64).model
+  model = oracles.as_oracle(problems.quadratic(start, np.float64).model)
   common = dict(epochs=3, server_optimizer=_sgd(1.0))
   if build is not build_one_way_gradient_transfer:
     common |= dict(central_steps=3)
