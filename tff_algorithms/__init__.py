@@ -9,13 +9,20 @@ from typing import Any
 
 _HOMES = {
   'Model': 'models',
+  'TransferLearning': 'transfer_learning',
+  'build_example_transfer': 'example_transfer',
   'build_fed_avg': 'fed_avg',
   'build_fed_prox': 'fed_prox',
   'build_loc_mime': 'loc_mime',
   'build_mime': 'mime',
   'build_mime_lite': 'mime_lite',
   'build_mime_mvr': 'mime_mvr',
+  'build_one_way_gradient_transfer': 'one_way_gradient_transfer',
+  'build_only_central': 'only_central',
+  'build_parallel_training': 'parallel_training',
+  'build_parallel_training_of_populations': 'populations',
   'build_server_only': 'server_only',
+  'build_two_way_gradient_transfer': 'two_way_gradient_transfer',
 }
 
 

@@ -76,8 +76,11 @@ def table(overall: Metrics, clients: Clients) -> str:
   rows = []
   for name, value in overall.items():
     spread = np.array([metrics[name] for metrics in clients.values()])
-    quantiles: Any = np.percentile(spread, list(_PERCENTILES.values()))
-    numbers = [value, spread.mean(), *quantiles]
+    spread = spread[np.isfinite(spread)]  # A client of one label has no AUC.
+    quantiles: Any = np.full(len(_PERCENTILES), np.nan)
+    if len(spread):
+      quantiles = np.percentile(spread, list(_PERCENTILES.values()))
+    numbers = [value, spread.mean() if len(spread) else np.nan, *quantiles]
     rows.append([name, *(f'{number:.4f}' for number in numbers)])
   return tables.markdown(header, rows)
 

@@ -44,19 +44,25 @@ def _marker(num_points: int) -> str | None:
 
 def write_curves(path: pathlib.Path, rows: Rows, title: str) -> None:
   """Draws the losses and the eval metrics of one run over its rounds."""
-  metrics = [
-    name for name in rows[0] if name.startswith('eval/') and name != 'eval/loss'
-  ]
+  evals = [name.partition('/')[2] for name in rows[0] if name.startswith('eval/')]
+  # What is evaluated on a part of the data is drawn with the metric on all of them.
+  parts = {name: base for name in evals for base in evals if name.endswith(f'_{base}')}
+  metrics = [name for name in evals if name not in parts and name != 'loss']
   figure = Figure(figsize=(5 * (1 + len(metrics)), 4), layout='constrained')
   figure.suptitle(title)
   all_axes: Any = figure.subplots(1, 1 + len(metrics), squeeze=False)[0]
   _draw(all_axes[0], rows, 'train/loss', label='train (the cohort)', color='tab:orange')
   _draw(all_axes[0], rows, 'eval/loss', label='eval', color='tab:blue')
-  all_axes[0].legend()
-  _prettify(all_axes[0], 'round', 'loss')
-  for axes, name in zip(all_axes[1:], metrics, strict=True):
-    _draw(axes, rows, name, color='tab:blue')
-    _prettify(axes, 'round', name.replace('/', ' '))
+  for axes, metric in zip(all_axes, ['loss', *metrics], strict=True):
+    if metric != 'loss':
+      _draw(axes, rows, f'eval/{metric}', label='eval', color='tab:blue')
+    of_parts = [name for name, base in parts.items() if base == metric]
+    for i, name in enumerate(of_parts, start=2):  # The first two colours are taken.
+      label = name.removesuffix(f'_{metric}').replace('_', ' ')
+      _draw(axes, rows, f'eval/{name}', label=f'eval, {label}', ls='--', color=f'C{i}')
+    if metric == 'loss' or of_parts:
+      axes.legend()
+    _prettify(axes, 'round', metric if metric == 'loss' else f'eval {metric}')
   _save(figure, path)
 
 

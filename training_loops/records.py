@@ -18,6 +18,8 @@ from training_loops import files, tables
 
 Row = dict[str, Any]
 
+_HIGHER_IS_BETTER = ('eval/accuracy', 'eval/recall_at_10')
+
 
 def as_row(round_num: int, **groups: Mapping[str, Any]) -> Row:
   """A row of metrics.csv: the round, and a column group/name for every metric.
@@ -34,10 +36,11 @@ def as_row(round_num: int, **groups: Mapping[str, Any]) -> Row:
 
 
 def best_round(rows: list[Row]) -> int:
-  """The first round with the highest eval accuracy, or else the lowest eval loss."""
+  """The first round with the highest eval accuracy or recall, or the lowest loss."""
 
   def badness(row):
-    value = -row['eval/accuracy'] if 'eval/accuracy' in row else row['eval/loss']
+    better = [name for name in _HIGHER_IS_BETTER if name in row]
+    value = -row[better[0]] if better else row['eval/loss']
     return math.inf if math.isnan(value) else value
 
   return min(rows, key=badness)['round'] if rows else 0

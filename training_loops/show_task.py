@@ -87,7 +87,10 @@ def show(task: 'tasks.Task', directory: pathlib.Path) -> Iterator[str]:
 def sizes_table(task: 'tasks.Task') -> str:
   """A Markdown table of clients and examples, for training and for testing."""
   lines = []
-  for name, data in (('train', task.train), ('test', task.test)):
+  every = {'train': task.train, 'test': task.test}
+  if task.central is not None and task.central.data is not None:
+    every["the server's"] = task.central.data
+  for name, data in every.items():
     sizes = [data.num_examples(client_id) for client_id in data.client_ids]
     numbers = [len(sizes), sum(sizes), min(sizes), np.median(sizes), max(sizes)]
     lines.append([name, *(f'{number:,.10g}' for number in numbers)])

@@ -23,7 +23,7 @@ def task():
 
 def _built(task, **flags):
   return algorithms.build(
-    train_flags.configure(task='digits_mlp', output_dir='x', **flags), task.model
+    train_flags.configure(task='digits_mlp', output_dir='x', **flags), task
   )
 
 
@@ -195,7 +195,7 @@ def test_a_split_cohort_is_asked_for_by_its_flag(task):
   for split in (False, True):
     flags = train_flags.configure(**common, mime_split_cohort=split)
     assert algorithms.splits_cohort(flags) == split
-    client_type = algorithms.build(flags, task.model).next.type_signature.parameter[1]
+    client_type = algorithms.build(flags, task).next.type_signature.parameter[1]
     assert ('only_gradient' in str(client_type)) == split
   assert not algorithms.splits_cohort(
     train_flags.configure(**(common | {'algorithm': 'fed_avg'}))

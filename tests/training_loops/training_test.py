@@ -50,19 +50,23 @@ def built_once(tmp_path_factory):
   original, built = training.build_process, {}
   # A process knows where its clients' files are: always in the same place, then.
   scratch_directory = tmp_path_factory.mktemp('scratch')
+  remove, make = shutil.rmtree, os.mkdir  # As long as nobody is killed there.
 
-  def build(flags, task, client_input):
+  def emptied():
+    remove(scratch_directory)
+    make(scratch_directory)
+    return contextlib.nullcontext(scratch_directory)
+
+  def build(flags, task, *inputs):
     free = train_flags.free_names()
     key = json.dumps({name: flags[name] for name in flags if name not in free})
     if key not in built:
-      built[key] = original(flags, task, client_input)
+      built[key] = original(flags, task, *inputs)
     return built[key]
 
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(training, 'build_process', build)
-    patch.setattr(
-      scratch, 'directory', lambda: contextlib.nullcontext(scratch_directory)
-    )
+    patch.setattr(scratch, 'directory', emptied)
     yield
 
 
