@@ -26,8 +26,8 @@ A round of each algorithm on `movielens`, with clients that are sent the rows of
 table that they need (`--selection=federated_select`): n = 160 of N = 3,954, d = 16.
 
 - **Bytes** are counted in the types of what is sent and uploaded. The paper counts the
-  rows of the table alone, 2Nd, 2nd and 3nd numbers of 4 bytes. What comes on top here is
-  the hidden layer (1,088 bytes each way), 160 keys of 4 bytes with an update, its
+  rows of the table alone, 2Nd, 2nd and 3nd numbers of 4 bytes. On top here come the
+  hidden layer (1,088 bytes each way), 160 keys of 4 bytes with an update, its
   weight, and a few scalars.
 - **Operations** of one local step are counted by TensorFlow's profiler, an addition and
   a multiplication as two. The paper counts by formula, and has the regularizer on all

@@ -1,4 +1,4 @@
-"""Every algorithm learns real handwriting by writer, as the binary would train it."""
+"""Every algorithm learns real handwriting, as the binary would train it."""
 
 import pytest
 
@@ -11,8 +11,15 @@ _FLAGS = {
 }
 
 
+_IS_MIXED = {
+  name: algorithms.is_mixed({'algorithm': name}) for name in algorithms.branches()
+}
+
+
 @pytest.mark.long
-@pytest.mark.parametrize('algorithm', list(algorithms.branches()))
+@pytest.mark.parametrize(
+  'algorithm', [name for name, is_mixed in _IS_MIXED.items() if not is_mixed]
+)
 def test_learns_handwriting_by_writer(algorithm, runtime, data_dir, tmp_path):
   flags = train_flags.configure(
     task='emnist_logistic',
@@ -29,3 +36,40 @@ def test_learns_handwriting_by_writer(algorithm, runtime, data_dir, tmp_path):
   assert last['eval/accuracy'] > 0.2  # Chance is 0.016.
   assert last['eval/loss'] < middle['eval/loss']
   assert last['train/num_clients_left_out'] == 0
+
+
+# What the digits of the clients, or of the server, alone would allow.
+_OF_ONE_PART = 0.6
+_MIXED_FLAGS = {
+  'only_central': {'central_learning_rate': 0.5},
+  'centralized_oracle': {'central_learning_rate': 0.5},
+  'transfer_learning': {'central_learning_rate': 0.5, 'transfer_round': 20},
+  'example_transfer': {'client_learning_rate': 0.5},
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+  'algorithm', [name for name, is_mixed in _IS_MIXED.items() if is_mixed]
+)
+def test_mixed_algorithms_learn_the_digits_of_clients_and_server(
+  algorithm, runtime, tmp_path
+):
+  flags = train_flags.configure(
+    task='digits_mixed',
+    algorithm=algorithm,
+    rounds=40,
+    clients_per_round=20,
+    rounds_per_eval=20,
+    output_dir=tmp_path / 'run',
+    **_MIXED_FLAGS.get(algorithm, {'client_learning_rate': 0.5}),
+  )
+  *_, last = run.train(flags, runtime=runtime).rows
+  if algorithm == 'only_central':
+    assert last['eval/server_accuracy'] > 0.8
+    assert last['eval/clients_accuracy'] < 0.1
+  elif algorithm == 'transfer_learning':
+    assert last['eval/clients_accuracy'] > 0.8
+  else:
+    assert last['eval/accuracy'] > _OF_ONE_PART
+  assert last['eval/accuracy'] > 0.2

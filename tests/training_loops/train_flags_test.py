@@ -84,6 +84,19 @@ def test_data_that_cannot_be_had_are_the_users_mistake(tmp_path, monkeypatch):
     ({'algorithm': 'mime_mvr', 'base_optimizer': 'adam'}, '--base_optimizer is not'),
     ({'algorithm': 'mime', 'base_momentum': 0.5}, '--base_momentum is not used'),
     ({'algorithm': 'mime', 'server_optimizer': 'adam'}, '--server_optimizer is not'),
+    ({'aggregator': 'dp'}, '--aggregator=dp needs --client_weighting=uniform'),
+    ({'dp_clip': 0.1}, '--dp_clip is not used'),
+    ({'algorithm': 'mime', 'aggregator': 'mean'}, '--aggregator is not used'),
+    ({'algorithm': 'only_central', 'batch_size': 5}, '--batch_size is not used'),
+    ({'algorithm': 'fed_avg', 'central_weight': 0.5}, '--central_weight is not used'),
+    (
+      {'algorithm': 'one_way_gradient_transfer', 'central_steps': 2},
+      '--central_steps is not used',
+    ),
+    (
+      {'straggler_rate': 0.5, 'straggler_steps': 1, 'algorithm': 'only_central'},
+      '--straggler_rate cuts local steps, and --algorithm=only_central has none',
+    ),
   ],
 )
 def test_flags_that_cannot_be_or_would_have_no_effect_are_refused(flags, message):
@@ -99,8 +112,10 @@ def test_the_data_directory_is_refused_by_name_where_the_task_needs_none():
 @pytest.mark.parametrize('algorithm', algorithms.branches())
 def test_every_algorithm_has_a_complete_set_of_defaults(algorithm):
   flags = train_flags.configure(**{**_NEEDED, 'algorithm': algorithm})
-  assert flags['server_learning_rate'] > 0
-  assert flags['batch_size'] > 0
+  needed = ['central_learning_rate', 'central_batch_size']
+  if algorithms.uses_clients(flags):
+    needed = ['server_learning_rate', 'batch_size']
+  assert all(flags[name] > 0 for name in needed)
 
 
 def test_only_flags_that_leave_the_numbers_alone_may_change():

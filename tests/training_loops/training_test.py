@@ -50,11 +50,11 @@ def built_once(tmp_path_factory):
   original, built = training.build_process, {}
   # A process knows where its clients' files are: always in the same place, then.
   scratch_directory = tmp_path_factory.mktemp('scratch')
-  remove, make = shutil.rmtree, os.mkdir  # As long as nobody is killed there.
+  unlink = os.unlink  # Nobody is killed while it is emptied.
 
   def emptied():
-    remove(scratch_directory)
-    make(scratch_directory)
+    for path in sorted(scratch_directory.rglob('*'), reverse=True):
+      (os.rmdir if path.is_dir() else unlink)(path)
     return contextlib.nullcontext(scratch_directory)
 
   def build(flags, task, *inputs):
@@ -364,6 +364,88 @@ def test_the_other_algorithms_continue_to_the_same_bytes_too(
   train(_flags(tmp_path / 'b', algorithm, rounds=2))
   train(_flags(tmp_path / 'b', algorithm))
   assert _outcome(tmp_path / 'a') == _outcome(tmp_path / 'b')
+
+
+def _mixed_flags(output_dir, algorithm, **flags):
+  own = {'central_steps': 2, 'central_batch_size': 8, 'client_learning_rate': 0.2}
+  if algorithm == 'transfer_learning':
+    own |= {'transfer_round': 3, 'rounds_per_eval': 1}
+  return _flags(output_dir, algorithm, **{'task': 'digits_mixed', **own, **flags})
+
+
+@pytest.fixture(scope='module')
+def mixed_references(tmp_path_factory, runtime):
+  """Runs of mixed algorithms that nothing disturbed, by the algorithm."""
+  path = tmp_path_factory.mktemp('mixed')
+  for algorithm in ('two_way_gradient_transfer', 'transfer_learning'):
+    run.train(_mixed_flags(path / algorithm, algorithm), runtime=runtime)
+  return path
+
+
+@pytest.mark.parametrize(
+  ('algorithm', 'rounds'),
+  [
+    ('two_way_gradient_transfer', 2),
+    ('transfer_learning', 2),
+    ('transfer_learning', 3),
+    ('transfer_learning', 4),
+  ],
+)
+def test_mixed_algorithms_continue_to_the_same_bytes(
+  mixed_references, train, tmp_path, algorithm, rounds
+):
+  path = tmp_path / 'a'
+  train(_mixed_flags(path, algorithm, rounds=rounds))
+  train(_mixed_flags(path, algorithm))
+  assert _outcome(path) == _outcome(mixed_references / algorithm)
+
+
+@pytest.mark.parametrize('algorithm', ['two_way_gradient_transfer', 'transfer_learning'])
+def test_mixed_algorithms_interrupted_in_evaluation_continue_to_the_same_bytes(
+  mixed_references, train, tmp_path, monkeypatch, algorithm
+):
+  path = tmp_path / 'a'
+  calls = []
+  evaluate = evaluation.Evaluator.__call__
+
+  def interrupted(self, weights, rows):
+    calls.append(1)
+    if len(calls) == 5:  # A round has three: all rows, and both parts.
+      raise KeyboardInterrupt
+    return evaluate(self, weights, rows)
+
+  with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    patch.setattr(evaluation.Evaluator, '__call__', interrupted)
+    train(_mixed_flags(path, algorithm, rounds_per_checkpoint=100))
+  assert len(_rounds(path)) == 1
+  train(_mixed_flags(path, algorithm))
+  assert _outcome(path) == _outcome(mixed_references / algorithm)
+
+
+def test_killed_between_operations_on_files_a_mixed_run_ends_as_one_never_killed(
+  mixed_references, train, tmp_path, monkeypatch
+):
+  algorithm = 'transfer_learning'
+  with monkeypatch.context() as patch:
+    done = _killed_at(patch, 10**6)
+    train(_mixed_flags(tmp_path / 'a', algorithm))
+    num_operations = len(done)
+  for operation in range(3, num_operations, 5):
+    path = tmp_path / str(operation)
+    with monkeypatch.context() as patch, pytest.raises(_Killed):
+      _killed_at(patch, operation)
+      train(_mixed_flags(path, algorithm))
+    train(_mixed_flags(path, algorithm))
+    assert _outcome(path) == _outcome(mixed_references / algorithm), operation
+  assert num_operations > 20
+
+
+def test_both_stages_of_transfer_learning_have_their_columns(mixed_references):
+  with open(mixed_references / 'transfer_learning' / 'metrics.csv') as file:
+    rows = list(csv.DictReader(file))
+  assert [float(row['train/num_clients']) for row in rows] == [0, 0, 0, 3, 3]
+  assert [bool(row['train/bytes_up']) for row in rows] == [False] * 3 + [True] * 2
+  assert all(row['eval/clients_accuracy'] for row in rows)
 
 
 _REALISTIC = {
