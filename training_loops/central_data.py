@@ -103,9 +103,12 @@ class CentralFeed:
   def prepare(self, round_num: int) -> None:
     """Begins to write the rows of a round, and returns."""
     if round_num not in self._written:
-      self._written[round_num] = self._thread.submit(
-        lambda: self._files.add(f'{round_num}', self._rows_of(round_num))
-      )
+      self._written[round_num] = self._thread.submit(self._write, round_num)
+
+  def _write(self, round_num: int) -> None:
+    rows = self._rows_of(round_num)
+    client_files.check_features(rows, self._files.features, "the server's data")
+    self._files.add(f'{round_num}', rows)
 
   def argument(self, round_num: int) -> Any:
     """What to give the process in a round; the files of those before it are removed.

@@ -39,7 +39,12 @@ _CENTRAL_BATCH_SIZE = integer(
 _CENTRAL_CLIP_NORM = number(
   'central_clip_norm', None, 'What the norm of a central gradient is cut to.', above=0
 )
-_CENTRAL_STEPS = integer('central_steps', 10, 'Steps of the server in a round.')
+
+
+def _central_steps(default: int) -> Option:
+  return integer('central_steps', default, 'Steps of the server in a round.')
+
+
 _DIAGNOSTICS = switch(
   'mixed_diagnostics',
   'Tells how unlike the gradients of clients and server are, G~ and B~ (clients upload '
@@ -49,14 +54,14 @@ _DIAGNOSTICS = switch(
 ONE_WAY = (*_WEIGHTS, _CENTRAL_BATCH_SIZE, _CENTRAL_CLIP_NORM, _DIAGNOSTICS)
 PARALLEL = (
   *ONE_WAY,
-  _CENTRAL_STEPS,
+  _central_steps(2),
   _central_learning_rate(None, ", by default the clients' times the server's"),
   number('merge_learning_rate', 1.0, 'The learning rate of the merge.', above=0),
 )
 ONLY_CENTRAL = (
   _CENTRAL_BATCH_SIZE,
   _CENTRAL_CLIP_NORM,
-  _CENTRAL_STEPS,
+  _central_steps(10),
   _central_learning_rate(0.1),
   learning_rate_schedules.schedule_option('central'),
 )

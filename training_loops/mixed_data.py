@@ -33,8 +33,9 @@ def batches(flags: Mapping[str, Any], task: tasks.Task) -> Batches | None:
       by = mixed_algorithms.weights(flags, task)
       share = by['federated_weight'] / sum(by.values())
       size_of_clients = round(share * size)
-    pooled = Stream(task.train.all_rows(), flags['seed'], _CLIENTS)
-    streams.append((pooled, size_of_clients))
+    if size_of_clients:
+      pooled = Stream(task.train.all_rows(), flags['seed'], _CLIENTS)
+      streams.append((pooled, size_of_clients))
     size -= size_of_clients
   if own is not None and size:
     rows = own.all_rows()

@@ -93,7 +93,7 @@ def use(inputs, tmp_path, monkeypatch):
 
 
 def test_there_is_an_example_of_each_kind():
-  assert len(_TASKS) == 6
+  assert len(_TASKS) == 7
   assert len(_BLOCKS) == len(re.findall('^```python', _DOCUMENT, re.M)) == 7
   assert f'\n    {_HEADER}\n' in _DOCUMENT
 

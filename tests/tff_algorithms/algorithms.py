@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 
 from tests.tff_algorithms import problems
-from tff_algorithms import base_optimizers
+from tff_algorithms import base_optimizers, oracles
 from tff_algorithms.fed_avg import build_fed_avg
 from tff_algorithms.fed_prox import build_fed_prox
 from tff_algorithms.loc_mime import build_loc_mime
 from tff_algorithms.mime import build_mime
 from tff_algorithms.mime_lite import build_mime_lite
 from tff_algorithms.mime_mvr import build_mime_mvr
+from tff_algorithms.one_way_gradient_transfer import build_one_way_gradient_transfer
+from tff_algorithms.parallel_training import build_parallel_training
 from tff_algorithms.server_only import build_server_only
+from tff_algorithms.two_way_gradient_transfer import build_two_way_gradient_transfer
 
 COHORT = [problems.classification_rows(n, seed=n) for n in (9, 4, 5)]
 
@@ -67,12 +70,29 @@ def _of_mvr(lite):
   return build_with
 
 
+def _of_mixed(build, **own):
+  """Builds a process of mixed FL whose central loss needs no rows."""
+
+  def build_with(**arguments):
+    defaults = dict(client_learning_rate=0.1, batch_size=4, **own)
+    arguments = defaults | _with_an_aggregator_for_all(arguments)
+    central = oracles.WeightLoss(problems.half_square)
+    return build(problems.logistic().model, central, **arguments)
+
+  return build_with
+
+
 mime = _of_mime(build_mime)
 mime_previous = _of_mime(functools.partial(build_mime, control_variate='previous'))
 mime_lite = _of_mime(build_mime_lite)
 loc_mime = _of_mime(build_loc_mime)
 mime_mvr = _of_mvr(lite=False)
 mime_lite_mvr = _of_mvr(lite=True)
+
+_CENTRAL = dict(central_batch_size=1, central_steps=2)
+parallel_training = _of_mixed(build_parallel_training, **_CENTRAL)
+one_way_gradient_transfer = _of_mixed(build_one_way_gradient_transfer)
+two_way_gradient_transfer = _of_mixed(build_two_way_gradient_transfer, **_CENTRAL)
 
 MIME_FAMILY = {
   'mime': mime,
@@ -88,6 +108,9 @@ BUILDERS = {
   'server_only': server_only,
   'server_only_mvr': server_only_mvr,
   **MIME_FAMILY,
+  'parallel_training': parallel_training,
+  'one_way_gradient_transfer': one_way_gradient_transfer,
+  'two_way_gradient_transfer': two_way_gradient_transfer,
 }
 every_algorithm = pytest.mark.parametrize('build', BUILDERS.values(), ids=BUILDERS)
 

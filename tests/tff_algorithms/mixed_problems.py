@@ -86,12 +86,6 @@ def optimizers_of(server, merge=None, central=None, client=None):
 # Central losses of other forms.
 
 
-def half_square(weights):
-  """0.5 ||w||^2, as `oracles.WeightLoss` takes it."""
-  squares = [tf.reduce_sum(tf.square(w)) for w in tf.nest.flatten(weights.trainable)]
-  return 0.5 * tf.add_n(squares)
-
-
 def numpy_half_square(weights, batch):
   assert batch is None
   return 0.5 * sum(np.sum(w**2) for w in weights.values()), weights

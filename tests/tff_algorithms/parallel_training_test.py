@@ -77,7 +77,7 @@ def test_float64_agrees_to_float64():
 
 @pytest.mark.slow
 def test_a_central_loss_of_the_weights_alone_takes_no_third_argument():
-  loss = oracles.WeightLoss(mixed_problems.half_square)
+  loss = oracles.WeightLoss(problems.half_square)
   arguments = dict(
     central_models=[loss], numpy_central=mixed_problems.numpy_half_square
   )

@@ -113,6 +113,12 @@ def quadratic(start: Sequence[float], dtype=np.float32) -> Problem:
   return Problem(model, numpy_models.Quadratic, weights)
 
 
+def half_square(weights: models.ModelWeights) -> tf.Tensor:
+  """0.5 ||w||^2, a loss of the weights alone."""
+  squares = [tf.reduce_sum(tf.square(w)) for w in tf.nest.flatten(weights.trainable)]
+  return 0.5 * tf.add_n(squares)
+
+
 def classification_rows(n, num_features=5, num_classes=3, seed=0, dtype=np.float32):
   """A client's rows: random features, random labels."""
   rng = np.random.default_rng([seed, n])

@@ -78,7 +78,7 @@ def test_float64_agrees_to_float64():
 
 @pytest.mark.slow
 def test_a_central_loss_of_the_weights_alone_takes_no_third_argument():
-  loss = oracles.WeightLoss(mixed_problems.half_square)
+  loss = oracles.WeightLoss(problems.half_square)
   _agrees(
     centrals=[None] * 3,
     central_models=[loss],
