@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.oracles import fed_avg as oracle
-from tests.oracles import numpy_optimizers
+from tests.oracles import numpy_models, numpy_optimizers
 from tests.tff_algorithms import mixed_problems, problems
 from tests.tff_algorithms.mixed_problems import CENTRALS, COHORTS
 from tff_algorithms import models
@@ -131,10 +131,8 @@ def test_one_full_step_is_a_step_on_the_mixed_loss_of_each_client():
   (output,) = mixed_problems.outputs_of(built, [cohort], [central])
   gradient = problem.oracle.loss_and_gradient
   gradients = [gradient(problem.weights, rows)[1] for rows in (*cohort, central)]
-  expected = {
-    name: x - 0.5 * sum(p * g[name] for p, g in zip((0.25, 0.25, 0.5), gradients))
-    for name, x in problem.weights.items()
-  }
+  mean = numpy_models.weighted_mean(gradients, [0.25, 0.25, 0.5])
+  expected = numpy_models.map_weights(lambda x, g: x - 0.5 * g, problem.weights, mean)
   problems.assert_close(output.state.server.weights.trainable, expected)
 
 

@@ -116,10 +116,7 @@ def test_weights_can_be_read_and_set_and_a_round_takes_two_arguments():
   optimizer, _ = mixed_problems.SERVER_OPTIMIZERS['sgd']
   built = build_only_central(problems.logistic().model, optimizer=optimizer, **_STEPS)
   assert isinstance(built, process.MixedProcess)
-  assert [name for name, _ in built.next.type_signature.parameter.items()] == [
-    'state',
-    'central',
-  ]
+  assert list(built.next.type_signature.parameter._asdict()) == ['state', 'central']
   state = built.initialize()
   weights = built.get_model_weights(state)
   trainable = tf.nest.map_structure(lambda w: w + 1, weights.trainable)

@@ -400,7 +400,9 @@ def test_mixed_algorithms_continue_to_the_same_bytes(
   assert _outcome(path) == _outcome(mixed_references / algorithm)
 
 
-@pytest.mark.parametrize('algorithm', ['two_way_gradient_transfer', 'transfer_learning'])
+@pytest.mark.parametrize(
+  'algorithm', ['two_way_gradient_transfer', 'transfer_learning']
+)
 def test_mixed_algorithms_interrupted_in_evaluation_continue_to_the_same_bytes(
   mixed_references, train, tmp_path, monkeypatch, algorithm
 ):
