@@ -57,6 +57,19 @@ class Entry:
 
 
 @dataclasses.dataclass(frozen=True)
+class Picture:
+  """A picture more of a comparison.
+
+  Attributes:
+    columns: The metrics in it.
+    entries: The entries in it, all by default.
+  """
+
+  columns: Sequence[str]
+  entries: Sequence[str] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class Comparison:
   """Algorithms on one task.
 
@@ -70,7 +83,7 @@ class Comparison:
     target: The accuracy to reach, or the name of the entry whose final one it is.
     metric: What is compared by, the accuracy by default.
     panels: Entries that are shown side by side, by what stands above each panel.
-    pictures: More pictures of all entries: the metrics in each, by the file's name.
+    pictures: More pictures, by the file's name.
     published: The file in published/ with the paper's numbers.
     published_clients: How many clients the paper's data have.
   """
@@ -84,7 +97,7 @@ class Comparison:
   metric: str | None = None
   target: float | str | None = None
   panels: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
-  pictures: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+  pictures: Mapping[str, Picture] = dataclasses.field(default_factory=dict)
   published: str | None = None
   published_clients: int | None = None
 
@@ -262,10 +275,12 @@ def _write_pictures(
 ) -> None:
   from training_loops import plots
 
-  for file, columns in comparison.pictures.items():
+  for file, picture in comparison.pictures.items():
+    wanted = comparison.entries if picture.entries is None else picture.entries
+    groups = [group for group in report.groups if group.name in wanted]
     curves = {
-      column: {group.name: group.curve(column) for group in report.groups}
-      for column in columns
+      column: {group.name: group.curve(column) for group in groups}
+      for column in picture.columns
     }
     plots.write_comparison(directory / file, curves, comparison.title)
 

@@ -6,7 +6,7 @@ Augenstein et al. 2022, sections 4.2, B.2.2 and B.4.5.
 from typing import Any
 
 from experiments import experiment
-from experiments.experiment import Comparison, Entry, flagfile
+from experiments.experiment import Comparison, Entry, Picture, flagfile
 
 _TITLE = 'Mixed FL paper, Figures 1b, 2b, 5 and 13: a language model'
 
@@ -76,7 +76,7 @@ _COMPARISONS = [
       'oracle': Entry({'algorithm': 'centralized_oracle', **_CENTRAL}),
     },
     target='only FL',
-    pictures={'figure_5.png': _PARTS[1:]},
+    pictures={'figure_5.png': Picture(_PARTS[1:])},
     published='mixed_language.csv',
     published_clients=342477,
   ),
@@ -89,7 +89,7 @@ _COMPARISONS = [
       'central, then federated': _transfer('central_first'),
       'federated, then central': _transfer('federated_first'),
     },
-    pictures={'figure_13.png': _PARTS},
+    pictures={'figure_13.png': Picture(_PARTS)},
     published_clients=342477,
   ),
 ]

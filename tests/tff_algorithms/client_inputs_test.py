@@ -160,3 +160,39 @@ def test_fewer_than_two_clients_cannot_be_split(clients):
     match=f'split_cohort needs at least two clients in a round, found {len(clients)}',
   ):
     client_inputs.in_halves(clients)
+
+
+# Populations.
+
+
+@pytest.mark.parametrize('population', [0, 2])
+def test_a_client_of_a_population_has_the_rows_and_the_key_that_it_has_without(
+  population,
+):
+  rows = problems.classification_rows(7)
+  load = client_inputs.of_populations(client_inputs.from_dataset(_SPEC)).load
+  value = collections.OrderedDict(
+    client=problems.dataset(rows), population=tf.constant(population)
+  )
+  given, plain = tf.function(lambda: load(value))(), _load(rows, 3)
+  assert given.population == population
+  assert plain.population is None
+  assert given.key == plain.key
+  for name in rows:
+    np.testing.assert_array_equal(given.rows[name], rows[name])
+
+
+def test_the_type_of_a_population_holds_that_of_the_client():
+  by_id = client_inputs.of_populations(client_inputs.from_id(lambda client_id: ()))
+  assert str(by_id.type) == '<client=str,population=int32>'
+
+
+def test_a_limit_of_steps_goes_with_a_population():
+  both = client_inputs.of_populations(client_inputs.from_id_and_max_steps(lambda _: ()))
+  given = both.load(
+    {
+      'client': {'client_id': tf.constant('a'), 'max_steps': tf.constant(3)},
+      'population': tf.constant(1),
+    }
+  )
+  assert (given.max_steps, given.population) == (3, 1)

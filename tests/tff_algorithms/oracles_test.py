@@ -1,4 +1,4 @@
-"""Gradient oracles of models."""
+"""Gradient oracles of models, and those made of others."""
 
 import collections
 import dataclasses
@@ -111,3 +111,117 @@ def test_an_oracle_that_cannot_be_repeated_is_refused_with_two_ways_out():
     oracles.check_repeatable(oracle)
   oracles.check_repeatable(oracles.without_dropout(oracle))
   oracles.check_repeatable(oracles.as_oracle(problems.mlp().model))
+
+
+# Oracles made of others.
+
+
+def _evaluated(oracle, rows=None, seed=None):
+  """What an oracle tells at the weights of the network."""
+  weights = oracles.as_oracle(problems.mlp().model).initial_weights(_SEED)
+  return oracle.evaluate(weights, rows or problems.classification_rows(7), seed)
+
+
+def _scaled(factor, gradient):
+  return {name: factor * np.asarray(value) for name, value in gradient.items()}
+
+
+def _norm(gradient):
+  return np.sqrt(sum(np.sum(np.square(g)) for g in gradient.values()))
+
+
+def test_a_loss_of_the_weights_alone_needs_no_rows_and_has_no_metrics():
+  """The gradient of 0.5 ||w||^2 is w."""
+  oracle, weights = oracles.WeightLoss(problems.half_square), problems.mlp().weights
+  assert oracle.batch_spec == ()
+  found = oracle.evaluate(
+    oracles.as_oracle(problems.mlp().model).initial_weights(_SEED), (), _SEED
+  )
+  problems.assert_close(found.gradient, weights, 1e-6)
+  np.testing.assert_allclose(found.loss, 0.5 * _norm(weights) ** 2, rtol=1e-6)
+  assert found.metrics == oracle.finalize_metrics(found.metrics) == {}
+  assert oracle.is_repeatable
+
+
+def test_a_loss_of_the_weights_alone_has_none_to_start_from():
+  with pytest.raises(ValueError, match='has none to start from'):
+    oracles.WeightLoss(problems.half_square).initial_weights(_SEED)
+
+
+def test_a_loss_of_one_of_the_weights_leaves_the_others_with_gradients_of_zero():
+  oracle = oracles.WeightLoss(lambda w: tf.reduce_sum(w.trainable['bias_1']))
+  gradient = _evaluated(oracle).gradient
+  np.testing.assert_array_equal(gradient['bias_1'], np.ones(4))
+  np.testing.assert_array_equal(gradient['kernel_2'], np.zeros((4, 3)))
+
+
+def test_a_weight_multiplies_the_gradient_and_what_is_told_stays():
+  plain = oracles.as_oracle(problems.mlp().model)
+  found, expected = _evaluated(oracles.Weighted(0.25, plain)), _evaluated(plain)
+  problems.assert_close(found.gradient, _scaled(0.25, expected.gradient), 1e-6)
+  assert found.loss == expected.loss
+  assert found.metrics == expected.metrics
+
+
+@pytest.mark.parametrize('share', [0.1, 0.99, 1.01, 10.0])
+def test_a_gradient_is_clipped_where_its_norm_is_larger(share):
+  plain = oracles.as_oracle(problems.mlp().model)
+  expected = _evaluated(plain)
+  norm = _norm(expected.gradient)
+  found = _evaluated(oracles.Clipped(float(share * norm), plain))
+  problems.assert_close(found.gradient, _scaled(min(1, share), expected.gradient), 1e-6)
+  assert _norm(found.gradient) <= min(1, share) * norm * (1 + 1e-6)
+  assert found.loss == expected.loss
+
+
+def test_a_gradient_of_zero_can_be_clipped():
+  zero = oracles.WeightLoss(lambda w: 0 * problems.half_square(w))
+  gradient = _evaluated(oracles.Clipped(0.1, zero)).gradient
+  assert _norm(gradient) == 0
+
+
+def test_a_sum_adds_the_gradients_and_tells_of_the_first_alone():
+  model, h = (
+    oracles.as_oracle(problems.mlp().model),
+    oracles.WeightLoss(problems.half_square),
+  )
+  found, of_model = _evaluated(oracles.Sum(model, h)), _evaluated(model)
+  weights = problems.mlp().weights
+  expected = {k: np.asarray(of_model.gradient[k]) + weights[k] for k in weights}
+  problems.assert_close(found.gradient, expected, 1e-6)
+  assert found.loss == of_model.loss
+  assert found.metrics == of_model.metrics
+
+
+_MADE = {
+  'weighted': lambda oracle: oracles.Weighted(0.5, oracle),
+  'clipped': lambda oracle: oracles.Clipped(0.5, oracle),
+  'sum': lambda oracle: oracles.Sum(oracle, oracles.WeightLoss(problems.half_square)),
+}
+
+
+@pytest.mark.parametrize('make', _MADE.values(), ids=_MADE)
+def test_an_oracle_made_of_another_has_its_rows_weights_metrics_and_randomness(make):
+  model = _with_dropout(problems.mlp())
+  plain, made = oracles.as_oracle(model), make(oracles.as_oracle(model))
+  assert made.batch_spec == plain.batch_spec
+  weights = plain.initial_weights(_SEED).trainable
+  problems.assert_close(made.initial_weights(_SEED).trainable, weights, 0)
+  sums = _evaluated(plain, seed=_SEED).metrics
+  assert made.finalize_metrics(sums) == plain.finalize_metrics(sums)
+  # The seed gets through.
+  assert _evaluated(made, seed=_SEED).loss == _evaluated(plain, seed=_SEED).loss
+  assert made.is_repeatable
+  assert not make(_Unrepeatable(problems.mlp().model)).is_repeatable
+
+
+def test_weights_and_sums_nest():
+  """0.5 (f + 0.2 h)."""
+  model, h = (
+    oracles.as_oracle(problems.mlp().model),
+    oracles.WeightLoss(problems.half_square),
+  )
+  nested = oracles.Weighted(0.5, oracles.Sum(model, oracles.Weighted(0.2, h)))
+  weights, gradient = problems.mlp().weights, _evaluated(model).gradient
+  expected = {k: 0.5 * np.asarray(gradient[k]) + 0.1 * weights[k] for k in weights}
+  problems.assert_close(_evaluated(nested).gradient, expected, 1e-6)

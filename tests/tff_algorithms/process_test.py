@@ -8,7 +8,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.tff_algorithms import algorithms, problems
-from tff_algorithms import process
+from tff_algorithms import client_inputs, oracles, process
+from tff_algorithms.mixed import CentralLoss
+from tff_algorithms.one_way_gradient_transfer import CentralGradient
 
 pytestmark = [pytest.mark.usefixtures('runtime'), pytest.mark.slow]
 
@@ -175,3 +177,28 @@ def test_runs_in_train_model(build):
 
   asyncio.run(train())
   assert released[2]['model_metrics']['num_clients'] == 3
+
+
+# Rows at the server.
+
+
+def test_with_rows_at_the_server_each_phase_takes_them_and_all_of_them_are_next():
+  """Mime, of two phases, with 1-way transfer of the server's gradient on top."""
+  oracle = oracles.as_oracle(problems.logistic().model)
+  loss = CentralLoss(oracle, batch_size=4, clip_norm=None, seed=0)
+  learning_process = algorithms.mime(
+    terms=[CentralGradient(loss)],
+    central_input=client_inputs.from_dataset(oracle.batch_spec),
+  )
+  assert isinstance(learning_process, process.MixedProcess)
+  assert not isinstance(learning_process, tff.learning.templates.LearningProcess)
+  clients = [problems.dataset(rows) for rows in algorithms.COHORT]
+  central = problems.dataset(problems.classification_rows(7))
+  state = expected = learning_process.initialize()
+  for _ in range(2):
+    expected = learning_process.next(expected, clients, central).state
+    for phase in learning_process.phases:
+      state = phase(state, clients, central).state
+  assert expected.server.round_num == 2
+  for a, b in zip(tf.nest.flatten(state), tf.nest.flatten(expected), strict=True):
+    np.testing.assert_array_equal(a, b)

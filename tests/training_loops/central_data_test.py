@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import itertools
 import os
 
 import numpy as np
@@ -39,7 +40,7 @@ def test_every_epoch_has_every_row_once_in_another_order():
 @pytest.mark.parametrize('size', [1, 3, 7, 10, 20])
 def test_wherever_it_is_cut_a_stream_goes_on_where_it_was(size):
   pieces = [_taken(_stream(), start, size) for start in range(0, 5 * size, size)]
-  assert sum(pieces, []) == _taken(_stream(), 0, 5 * size)
+  assert list(itertools.chain(*pieces)) == _taken(_stream(), 0, 5 * size)
 
 
 def test_rows_depend_on_seed_and_use_and_on_nothing_else():
@@ -60,7 +61,7 @@ def test_what_was_taken_before_does_not_matter():
 def test_rounds_take_up_where_the_one_before_ended():
   batches = Batches([(_stream(), 3)], num_batches=2)
   rounds = [batches(round_num)['y'].tolist() for round_num in range(1, 6)]
-  assert sum(rounds, []) == _taken(_stream(), 0, 30)
+  assert list(itertools.chain(*rounds)) == _taken(_stream(), 0, 30)
 
 
 def test_a_batch_may_be_larger_than_the_data():
@@ -143,5 +144,7 @@ def test_rows_that_do_not_fit_the_loss_are_an_error(tmp_path, prepared):
   with contextlib.closing(CentralFeed(batches, tmp_path, _FEATURES)) as feed:
     if prepared:
       feed.prepare(1)
-    with pytest.raises(ValueError, match=r'x float64\[5\]'):
+    with pytest.raises(
+      ValueError, match=r"the server's data has rows of x float64\[5\]"
+    ):
       feed.argument(1)

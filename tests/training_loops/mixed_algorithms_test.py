@@ -161,13 +161,14 @@ def test_every_flag_reaches_transfer_learning(runtime, task, order):
 def test_what_is_not_said_is_the_tasks_weights_and_the_clients_rate(runtime, task):
   central = dataclasses.replace(task.central, federated_weight=0.9, central_weight=0.1)
   own = dataclasses.replace(task, central=central)
-  ours = algorithms.build(_flags('parallel_training', server_learning_rate=0.5), own)
+  flags = _flags('parallel_training', server_learning_rate=0.5, central_steps=3)
+  ours = algorithms.build(flags, own)
   theirs = build_parallel_training(
     task.model,
     client_learning_rate=0.1,
     batch_size=20,
     central_batch_size=100,
-    central_steps=10,
+    central_steps=3,
     central_learning_rate=0.1 * 0.5,
     federated_weight=0.9,
     central_weight=0.1,
@@ -241,8 +242,8 @@ def test_weights_that_do_not_add_up_to_one_are_warned_of_and_taken(
 def test_a_task_whose_server_has_nothing_is_refused_with_a_way_out(algorithm):
   plain = tasks.load('digits_logistic', seed=0, num_clients=5)
   message = (
-    rf'--algorithm={algorithm} needs a task whose server has data or a loss of its own, '
-    r'and digits_logistic with these flags has neither; --task=digits_mixed has\.'
+    rf'--algorithm={algorithm} needs a task whose server has data or a loss of its '
+    r'own, and digits_logistic with these flags has neither; --task=digits_mixed has\.'
   )
   with pytest.raises(UserError, match=message):
     algorithms.build(_flags(algorithm), plain)

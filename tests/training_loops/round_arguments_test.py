@@ -85,10 +85,11 @@ def test_without_a_part_of_the_server_clients_are_all(task, tmp_path):
 
 @pytest.mark.parametrize('algorithm', ['only_central', 'centralized_oracle'])
 def test_without_clients_the_server_is_all(task, tmp_path, algorithm):
-  with _arguments(task, tmp_path, algorithm) as (made, _):
+  steps = {'central_steps': 3, 'central_batch_size': 20}
+  with _arguments(task, tmp_path, algorithm, **steps) as (made, _):
     (central,) = made.arguments(1)
     made.prepare(2)
-    assert len(_read(made.central_input, central)['y']) == 10 * 100
+    assert len(_read(made.central_input, central)['y']) == 3 * 20
     assert made.client_input is None
     assert os.listdir(tmp_path) == ['central']
 
