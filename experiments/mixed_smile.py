@@ -29,9 +29,9 @@ What came out, beside the paper's figures:
   0.5. All mixed algorithms learn both kinds.
 - **Figure 2a.** 1-way transfer is ahead of parallel training throughout, as in the
   paper: it is after 187 rounds where parallel training ends after 500. The gradients of
-  clients and server are nearly opposite here ([G~ is large](../mixed_dissimilarity/README.md)),
-  which is what the paper's bound says parallel training suffers from; its loss stays
-  above all others'.
+  clients and server are nearly opposite here
+  ([G~ is large](../mixed_dissimilarity/README.md)), which is what the paper's bound
+  says parallel training suffers from; its loss stays above all others'.
 - **2-way transfer at the same rate is not as in the paper**, where it is level with
   1-way: here it jumps about and ends last. From its second round on its step is about
   twice the others', and the paper too finds it the first to diverge as the rate grows.
@@ -42,9 +42,9 @@ What came out, beside the paper's figures:
   nothing after that; the paper finds the same with 25. 2-way transfer's four curves are
   more about its instability than about the batch. One seed.
 - **Figure 9.** More steps at a lower rate never hurt 1-way transfer and parallel
-  training by their AUC, and help the former, as in the paper; 2-way transfer starts best
-  of all with K = 4 and then loses it. With K = 1 parallel training and 1-way transfer
-  are the same, as they must be. One seed.
+  training by their AUC, and help the former, as in the paper; 2-way transfer starts
+  best of all with K = 4 and then loses it. With K = 1 parallel training and 1-way
+  transfer are the same, as they must be. One seed.
 """
 
 _NAMES = {

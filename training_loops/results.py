@@ -103,10 +103,12 @@ def _read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
     return []
   with open(path, newline='') as file:
     try:
+      # A round may lack what others have: transfer learning changes what it measures.
       return [
         {
           name: int(text) if name == 'round' else float(text)
           for name, text in row.items()
+          if text != ''
         }
         for row in csv.DictReader(file)
       ]

@@ -55,8 +55,8 @@ class Group:
 
   @property
   def columns(self) -> list[str]:
-    """The metrics that every run has."""
-    first, *others = (run.rows[0] for run in self.runs)
+    """The metrics that every run has in all its rounds."""
+    first, *others = (row for run in self.runs for row in run.rows)
     return [n for n in first if n != 'round' and all(n in row for row in others)]
 
   def curve(self, column: str) -> Curve:
@@ -306,6 +306,8 @@ def num_bytes(run: results.Result, way: str) -> float:
   """What all clients of all rounds received or sent; evaluated rounds stand for all."""
 
   def in_round(row):
+    if f'train/bytes_{way}' not in row and row.get('train/num_clients') == 0:
+      return 0.0  # A round of the server alone.
     clients = ('train/num_clients', 'train/num_clients_left_out')
     num_clients = sum(row.get(name, math.nan) for name in clients)
     return row.get(f'train/bytes_{way}', math.nan) * num_clients
