@@ -65,33 +65,31 @@ def _transfer(order: str) -> Entry:
 
 _PARTS = ('eval/accuracy', 'eval/stackoverflow_accuracy', 'eval/wikipedia_accuracy')
 
+_METHODS = {
+  'only FL': Entry({'algorithm': 'fed_avg', **_CLIENTS}),
+  **{name: _own(name) for name in _FLAGS},
+  'oracle': Entry({'algorithm': 'centralized_oracle', **_CENTRAL}),
+}
+_TRANSFERS = {
+  'central, then federated': _transfer('central_first'),
+  'federated, then central': _transfer('federated_first'),
+}
+
 _COMPARISONS = [
   Comparison(
     name='methods',
-    title='Figures 1b, 2b and 5: the methods',
+    title='Text of two kinds',
     flags=_COMMON,
-    entries={
-      'only FL': Entry({'algorithm': 'fed_avg', **_CLIENTS}),
-      **{name: _own(name) for name in _FLAGS},
-      'oracle': Entry({'algorithm': 'centralized_oracle', **_CENTRAL}),
-    },
+    entries=_METHODS | _TRANSFERS,
     target='only FL',
-    pictures={'figure_5.png': Picture(_PARTS[1:])},
+    pictures={
+      'figures_1b_2b.png': Picture(['eval/accuracy', 'eval/loss'], list(_METHODS)),
+      'figure_5.png': Picture(_PARTS[1:], list(_METHODS)),
+      'figure_13.png': Picture(_PARTS, ['PT', *_TRANSFERS]),
+    },
     published='mixed_language.csv',
     published_clients=342477,
-  ),
-  Comparison(
-    name='transfer_learning',
-    title='Figure 13: transfer learning',
-    flags=_COMMON,
-    entries={
-      'PT': _own('PT'),
-      'central, then federated': _transfer('central_first'),
-      'federated, then central': _transfer('federated_first'),
-    },
-    pictures={'figure_13.png': Picture(_PARTS)},
-    published_clients=342477,
-  ),
+  )
 ]
 
 if __name__ == '__main__':
