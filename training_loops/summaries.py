@@ -22,6 +22,8 @@ from training_loops.options import UserError
 # Names of metrics, or their beginnings.
 _SHARES = ('accuracy', 'precision', 'recall')
 _LOWER_IS_BETTER = ('loss', 'error', 'perplexity')
+# Options of a task that change how it is trained, and nothing else.
+_ONLY_IN_TRAINING = {'selection', 'spreadout', 'selection', 'spreadout'}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +80,8 @@ def diverged_round(rows: Sequence[Mapping[str, Any]]) -> int | None:
 
 def is_share(column: str) -> bool:
   """Whether a metric is a share of 1, and read best in per cent."""
-  return column.rpartition('/')[2].startswith(_SHARES)
+  name = column.rpartition('/')[2]  # `accuracy`, or of a part `wikipedia_accuracy`.
+  return any(f'_{share}' in f'_{name}' for share in _SHARES)
 
 
 def is_lower_better(column: str) -> bool:
@@ -166,10 +169,10 @@ def check_task(every_flags: Mapping[Any, Mapping[str, Any]]) -> None:
 
 
 def task_of(flags: Mapping[str, Any]) -> dict[str, Any]:
-  """The flags that make the task."""
-  free = train_flags.free_names()
+  """The flags that make the task: the data, the model and how it is evaluated."""
+  ignored = train_flags.free_names() | _ONLY_IN_TRAINING
   chosen = {'task': flags['task'], **train_flags.task_options(flags)}
-  return {name: value for name, value in chosen.items() if name not in free}
+  return {name: value for name, value in chosen.items() if name not in ignored}
 
 
 def _identity(flags: Mapping[str, Any]) -> tuple:
