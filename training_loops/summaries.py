@@ -23,7 +23,7 @@ from training_loops.options import UserError
 _SHARES = ('accuracy', 'precision', 'recall')
 _LOWER_IS_BETTER = ('loss', 'error', 'perplexity')
 # Options of a task that change how it is trained, and nothing else.
-_ONLY_IN_TRAINING = {'selection', 'spreadout', 'selection', 'spreadout'}
+_ONLY_IN_TRAINING = {'selection', 'spreadout'}
 
 
 @dataclasses.dataclass(frozen=True)
