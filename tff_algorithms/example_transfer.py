@@ -17,6 +17,7 @@ from tff_algorithms import (
   fed_avg,
   local_loop,
   local_training,
+  mixed,
   oracles,
   process,
 )
@@ -41,7 +42,7 @@ class ExampleTransfer(LocalTraining):
   ratio: float = 0.0
 
   def message(self, server: ServerState) -> local_training.Message:
-    rows = server.central()
+    rows = mixed.server_rows(server)
     # The server's rows may be fewer: then they repeat. TFF wants to know how many.
     indices = tf.range(self.num_sent) % local_loop.num_rows(rows)
     examples = tf.nest.map_structure(lambda t: tf.gather(t, indices), rows)

@@ -94,6 +94,10 @@ def build_fed_avg(
   oracle = oracles.as_oracle(model)
   server_optimizer = server_optimizer or tff.learning.optimizers.build_sgdm(1.0)
   checks.positive(client_learning_rate, 'client_learning_rate')
+  if server_step is not None and server_schedule is not None:
+    raise ValueError(
+      'server_schedule goes with no server_step: that has its own rates.'
+    )
   if selection is not None and client_optimizer is not None:
     raise ValueError(
       'With a selection the clients step by SGD: what they are not sent would move in '

@@ -56,8 +56,9 @@ class CentralLoss:
   seed: int
 
   def _rows(self, server: ServerState) -> Structure:
-    needs_rows = self.oracle.batch_spec != ()
-    return server.central() if needs_rows else tf.zeros([1, 0])
+    if self.oracle.batch_spec == ():
+      return tf.zeros([1, 0])
+    return server_rows(server)
 
   def _seed(self, server: ServerState) -> tf.Tensor:
     key = tf.constant(_CENTRAL_KEY, tf.int64)
@@ -72,9 +73,10 @@ class CentralLoss:
       self.batch_size,
       self._seed(server),
     )
+    gradient = _if_finite(full.loss_sum, full.gradient)
     if self.clip_norm is None or not clipped:
-      return full.gradient
-    return structures.clip(full.gradient, self.clip_norm)
+      return gradient
+    return structures.clip(gradient, self.clip_norm)
 
   def first_gradient(self, server: ServerState) -> Structure:
     """g_c(x; B_c) on the first central batch, not clipped."""
@@ -109,7 +111,7 @@ class CentralLoss:
     oracle = self.oracle
     if self.clip_norm is not None:
       oracle = oracles.Clipped(self.clip_norm, oracle)
-    return local_loop.local_loop(
+    outcome = local_loop.local_loop(
       oracle,
       server.weights,
       self._rows(server),
@@ -122,6 +124,28 @@ class CentralLoss:
       terms=[lambda step: g_f],
       sum_gradients=True,
     )
+    return outcome._replace(weights=_if_finite(outcome.loss_sum, outcome.weights))
+
+
+def server_rows(server: ServerState) -> Structure:
+  """The server's own rows in this round; that there are none stops the round."""
+  rows = server.central()
+  some = tf.debugging.assert_greater(
+    local_loop.num_rows(rows), 0, message='The server has no rows in this round.'
+  )
+  with tf.control_dependencies([some]):
+    return tf.nest.map_structure(tf.identity, rows)
+
+
+def _if_finite(loss: tf.Tensor, a: Structure) -> Structure:
+  """a, or where the loss is not finite, nothing that is: the guards then stop it.
+
+  A label out of range makes a loss NaN, but not its gradient.
+  """
+  nan = tf.nest.map_structure(
+    lambda t: tf.fill(t.shape, tf.cast(float('nan'), t.dtype)), a
+  )
+  return structures.select(tf.math.is_finite(loss), a, nan)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,7 +242,8 @@ class Dissimilarity(Term):
   ) -> Mapping[str, tf.Tensor]:
     del state
     f_f, f_c = means['gradient'], self.central_gradient(server)
-    parts = _square(f_f) / self.federated_weight + _square(f_c) / self.central_weight
+    parts = _square(f_f) / self.federated_weight
+    parts += tf.math.divide_no_nan(_square(f_c), self.central_weight)
     total = _square(structures.add(f_f, f_c))
     return {'g_tilde_square': parts - total, 'b_tilde_square': parts / total}
 

@@ -61,7 +61,9 @@ class PopulationTraining(LocalTraining):
       (
         _name(p),
         # The value is that of DELTA: see `shared`.
-        Upload((), tf.where(given.population == p, weight, tf.zeros_like(weight))),
+        Upload(
+          (), tf.where(tf.equal(given.population, p), weight, tf.zeros_like(weight))
+        ),
       )
       for p in range(len(self.weights))
     )

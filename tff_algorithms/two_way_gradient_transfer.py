@@ -25,7 +25,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algorithms import base_optimizers, local_loop, process, structures
-from tff_algorithms.local_training import DELTA
+from tff_algorithms.local_training import DELTA, client_weight
+from tff_algorithms.mean import MeanFactory
 from tff_algorithms.mixed import Objective
 from tff_algorithms.models import ModelWeights
 from tff_algorithms.parallel_training import ParallelStep, build_parallel_training
@@ -45,18 +46,18 @@ class Transferred(NamedTuple):
 class Transfer(Term):
   """a = g~_c; the state is `Transferred`, which `TwoWayStep` renews.
 
-  Means over clients below count those that were left out as zeros, all alike, so that
-  the quotient of two of them does not change.
+  What is averaged below is averaged alike, whether clients that were left out count as
+  zeros or not at all, so that the quotient of two means does not depend on it.
 
   Attributes:
     is_recovered: Whether g~_f is made of the Delta_i, not of gradients uploaded.
     is_uniform: Whether the mean of the Delta_i is a uniform one, and so serves here.
-    aggregator: For what else is needed of the clients, their uniform mean by default.
+    aggregator: For what else is needed of the clients: a uniform mean.
   """
 
   is_recovered: bool
   is_uniform: bool
-  aggregator: tff.aggregators.AggregationFactory | None
+  aggregator: tff.aggregators.AggregationFactory
 
   name = 'transfer'
 
@@ -66,13 +67,12 @@ class Transfer(Term):
 
   @property
   def aggregators(self) -> Mapping[str, tff.aggregators.AggregationFactory]:
-    mean = self.aggregator or tff.aggregators.UnweightedMeanFactory()
     names = ['num_steps']
     if not self.is_recovered:
       names.append('gradient_sum')
     elif not self.is_uniform:
       names.append(DELTA)
-    return dict.fromkeys(names, mean)
+    return dict.fromkeys(names, self.aggregator)
 
   @property
   def shared(self) -> Mapping[str, str]:
@@ -92,10 +92,12 @@ class Transfer(Term):
 
   def uploads(self, client: Client, prepared: Any, outcome: local_loop.Outcome) -> Any:
     del prepared
-    one = tf.ones_like(client.num_examples)
+    one = client_weight('uniform', client.num_examples)
     uploads = {'num_steps': Upload(tf.cast(outcome.num_steps, one.dtype), one)}
     if not self.is_recovered:
       uploads['gradient_sum'] = Upload(outcome.gradient_sum, one)
+    elif not self.is_uniform:
+      uploads[DELTA] = Upload((), one)  # Its value is shared.
     return uploads
 
   def federated_gradient(self, server: ServerState, means: Any, eta: Any) -> Structure:
@@ -143,6 +145,7 @@ def build_two_way_gradient_transfer(
   client_optimizer: base_optimizers.BaseOptimizer | None = None,
   weighting: str = 'examples',
   terms: Sequence[Term] = (),
+  aggregator: tff.aggregators.AggregationFactory | None = None,
   gradient_aggregator: tff.aggregators.AggregationFactory | None = None,
   **arguments: Any,
 ) -> process.PhasedProcess | process.MixedProcess:
@@ -161,21 +164,31 @@ def build_two_way_gradient_transfer(
       the mean of the updates gives g~_f, whatever aggregates it (DP, say); otherwise
       their uniform mean is taken too.
     terms: Augmenting gradients to add to the local step.
+    aggregator: For x - x_i, their (weighted) mean by default.
     gradient_aggregator: For what is aggregated beside the updates, and for the gradient
       of `diagnostics`: the uniform mean by default.
     **arguments: More arguments of `build_parallel_training`.
   """
-  term = Transfer(
-    is_recovered=client_optimizer is None and not terms,
-    is_uniform=weighting == 'uniform',
-    aggregator=gradient_aggregator,
+  is_recovered, is_uniform = (
+    client_optimizer is None and not terms,
+    weighting == 'uniform',
   )
+  # In the recovery from a weighted mean of the updates those who send none must not
+  # count among the steps either.
+  counts_only_kept = (
+    is_recovered
+    and is_uniform
+    and not isinstance(aggregator, tff.aggregators.UnweightedAggregationFactory)
+  )
+  mean = MeanFactory() if counts_only_kept else tff.aggregators.UnweightedMeanFactory()
+  term = Transfer(is_recovered, is_uniform, gradient_aggregator or mean)
   return build_parallel_training(
     model,
     central_model,
     client_optimizer=client_optimizer,
     weighting=weighting,
     terms=[term, *terms],
+    aggregator=aggregator,
     gradient_aggregator=gradient_aggregator,
     step=functools.partial(TwoWayStep, term=term),
     **arguments,

@@ -18,9 +18,12 @@ from experiments import (
   mime_figure_1,
   mime_figure_3,
   mime_table_2,
+  mixed_language,
+  mixed_movies,
+  mixed_smile,
   server_optimizers,
 )
-from training_loops import published, results, sweep_files
+from training_loops import compare, published, results, sweep_files, train_flags
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _EXPERIMENTS = pathlib.Path(experiment.__file__).parent
@@ -29,7 +32,7 @@ _SWEEPS = _EXPERIMENTS / 'sweeps'
 _NUM_CLIENTS, _NUM_SEEDS, _ROUNDS, _TUNING_ROUNDS = 6, 2, 4, 2
 _TINY = f"""
 from experiments import experiment
-from experiments.experiment import Comparison, Entry
+from experiments.experiment import Comparison, Entry, Picture
 
 _ENTRIES = {{
   'Plain': Entry({{'algorithm': 'fed_avg'}}, 'mime_light.yaml'),
@@ -55,6 +58,37 @@ _DIGITS = Comparison(
   target=0.05,
   panels={{'one': ['Plain'], 'both': ['Plain', 'Adam server']}},
   published_clients=3400,
+)
+_GIVEN = Comparison(
+  name='given',
+  title='Rates that are given',
+  flags={{
+    'task': 'digits_mixed',
+    'num_clients': {_NUM_CLIENTS},
+    'clients_per_round': 3,
+    'rounds': {_ROUNDS},
+    'rounds_per_eval': 1,
+  }},
+  entries={{
+    'Server': Entry({{'algorithm': 'only_central', 'central_steps': 2}}),
+    'First the server': Entry(
+      {{'algorithm': 'transfer_learning', 'central_steps': 2, 'transfer_round': 2}}
+    ),
+    'First clients': Entry(
+      {{
+        'algorithm': 'transfer_learning',
+        'transfer_order': 'federated_first',
+        'central_steps': 2,
+        'transfer_round': 2,
+      }}
+    ),
+  }},
+  metric='eval/clients_accuracy',
+  target='First the server',
+  pictures={{
+    'parts.png': Picture(['eval/clients_accuracy', 'eval/server_accuracy']),
+    'first.png': Picture(['eval/loss'], ['First the server', 'First clients']),
+  }},
 )
 _EMNIST = Comparison(
   name='emnist',
@@ -269,6 +303,31 @@ def test_a_second_time_nothing_is_trained_and_the_results_are_the_same(tiny):
   assert logs() == before_logs
 
 
+@pytest.mark.slow
+def test_without_sweeps_the_page_has_results_pictures_and_nothing_tuned(tmp_path):
+  done = _run(tmp_path, '[_GIVEN]')
+  assert (done.returncode, done.stderr) == (0, '')
+  page = (tmp_path / 'results' / 'README.md').read_text(encoding='utf-8')
+  assert 'sweeps' not in page
+  assert not (tmp_path / 'results' / 'given' / 'tuning.csv').exists()
+  for name in ('parts.png', 'first.png'):
+    assert f'![{name}](given/{name})' in page
+    picture = (tmp_path / 'results' / 'given' / name).read_bytes()
+    assert picture.startswith(b'\x89PNG')
+  head, _, *rows = _tables(page)[0]
+  assert [row[0] for row in rows] == ['Server', 'First the server', 'First clients']
+  runs = tmp_path / 'runs' / 'given' / 'runs'
+  for row, name in zip(rows, sorted(os.listdir(runs), reverse=True), strict=True):
+    with open(runs / name / 'seed_0' / 'metrics.csv', newline='') as file:
+      *_, last = csv.DictReader(file)
+    cells = dict(zip(head, row, strict=True))
+    (final,) = [cells[name] for name in head if name.startswith('final')]
+    assert float(final.strip('%')) == pytest.approx(
+      float(last['eval/clients_accuracy']) * (100 if '%' in final else 1), abs=0.06
+    )
+  assert re.search(r'^3 runs, \d+ seconds of training in all\.$', page, re.M)
+
+
 def _assert_is_refused(done, directory, *parts: str):
   assert done.returncode == 2, done.stderr
   assert done.stderr.startswith('tiny: error: ')
@@ -377,9 +436,40 @@ def test_every_sweep_file_is_tested():
   assert {path.name for path in _SWEEPS.iterdir()} == tested
 
 
+_MIXED = (mixed_language, mixed_movies, mixed_smile)
+
+
+@pytest.mark.parametrize(
+  'comparison',
+  [
+    pytest.param(c, id=f'{module.__name__.rpartition(".")[2]}-{c.name}')
+    for module in _MIXED
+    for c in module._COMPARISONS
+  ],
+)
+def test_the_runs_of_a_mixed_comparison_are_configured(comparison):
+  arguments = {
+    name: train_flags.as_arguments(entry.flags)
+    for name, entry in comparison.entries.items()
+  }
+  every = compare.configure(arguments, comparison.flags, comparison.num_seeds, 'x')
+  assert len(every) == len(comparison.entries) * comparison.num_seeds
+  # Nothing that they have in common may be said again by one of them.
+  for entry in comparison.entries.values():
+    assert entry.sweep is None
+    assert not comparison.flags.keys() & entry.flags.keys()
+  # They train for as long, with as many clients.
+  for name in ('task', 'rounds', 'clients_per_round', 'rounds_per_eval'):
+    assert len({flags[name] for flags in every}) == 1
+  assert comparison.target in (None, *comparison.entries)
+  for picture in comparison.pictures.values():
+    assert set(picture.entries or ()) <= comparison.entries.keys()
+
+
 def test_published_numbers_can_be_read_and_are_of_algorithms_that_are_compared():
   used = set()
-  modules = (server_optimizers, mime_figure_1, mime_table_2, mime_figure_3)
+  mime = (mime_figure_1, mime_table_2, mime_figure_3)
+  modules = (server_optimizers, *mime, *_MIXED)
   for comparison in [c for module in modules for c in module._COMPARISONS]:
     assert all(
       name in comparison.entries

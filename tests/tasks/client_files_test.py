@@ -106,6 +106,17 @@ def test_existing_files_are_not_overwritten(tmp_path):
   assert sorted(os.listdir(tmp_path / 'files')) == before
 
 
+def test_removing_a_client_removes_its_files_and_no_others(tmp_path):
+  data = _data()
+  files = client_files.write(data, tmp_path / 'files')
+  files.remove('../../etc/passwd')
+  assert len(os.listdir(tmp_path / 'files')) == 2 * (len(_IDS) - 1)
+  with pytest.raises(tf.errors.NotFoundError, match='files'):
+    _load(files, '../../etc/passwd')
+  rows = _load(files, 'a/b')
+  np.testing.assert_array_equal(rows['y'], data.rows('a/b')['y'])
+
+
 def test_unknown_id_is_an_error(tmp_path):
   files = client_files.write(_data(), tmp_path / 'files')
   with pytest.raises(tf.errors.NotFoundError, match='files'):

@@ -97,3 +97,27 @@ def test_model_can_be_fitted(task):
   for _ in range(200):
     weights = step(weights)
   assert accuracy(weights) > 0.9
+
+
+def test_clients_have_the_lower_digits_and_the_server_the_upper_ones():
+  mixed, plain = (tasks.load(n, seed=3) for n in ('digits_mixed', 'digits_logistic'))
+  clients, server = mixed.train.all_rows(), mixed.central.data.all_rows()
+  assert set(clients['y']) == set(range(5))
+  assert set(server['y']) == set(range(5, 10))
+  both = [np.concatenate([clients[name], server[name]]) for name in ('x', 'y')]
+  train = plain.train.all_rows()
+  assert _sorted_examples(*both) == _sorted_examples(train['x'], train['y'])
+  assert mixed.train.client_ids == plain.train.client_ids
+  assert (mixed.central.federated_weight, mixed.central.central_weight) == (0.5, 0.5)
+
+
+def test_what_is_held_out_of_the_mixed_task_is_all_digits_and_each_part():
+  mixed, plain = (tasks.load(n, seed=3) for n in ('digits_mixed', 'digits_logistic'))
+  for name in ('x', 'y'):
+    np.testing.assert_array_equal(
+      mixed.test.all_rows()[name], plain.test.all_rows()[name]
+    )
+  parts = {name: data.all_rows()['y'] for name, data in mixed.test_parts.items()}
+  assert set(parts['clients']) == set(range(5))
+  assert set(parts['server']) == set(range(5, 10))
+  assert sum(map(len, parts.values())) == len(mixed.test.all_rows()['y'])

@@ -26,6 +26,15 @@ def test_the_table_has_the_percentiles_over_clients():
   ]
 
 
+def test_the_table_leaves_out_clients_for_whom_a_metric_is_not_defined():
+  clients = {'a': {'auc': float('nan')}, 'b': {'auc': 0.25}, 'c': {'auc': 0.75}}
+  *_, row = evaluate.table({'auc': 0.6}, clients).splitlines()
+  cells = [cell.strip() for cell in row.split('|')[1:-1]]
+  assert [*cells[:4], cells[-1]] == ['auc', '0.6000', '0.5000', '0.2500', '0.7500']
+  *_, row = evaluate.table({'auc': 0.6}, {'a': clients['a']}).splitlines()
+  assert row.count('nan') == 8
+
+
 def _with_checkpoints(path) -> run_directory.RunDirectory:
   store = checkpoints.Store(path / 'checkpoints')
   for round_num in (2, 4, 6):

@@ -41,7 +41,7 @@ _ROWS = {
   'stackoverflow_word': ((20,), 54),
   'stackoverflow_tag': ((256,), 5),
   'stackoverflow_wikipedia_char': ((100,), 100),
-  'movielens': ((10,), 3952),
+  'movielens': ((10,), 3954),
   'concrete_linear': ((8,), 2),  # A number for each of two examples.
   'quadratics': ((20, 21), 1),
   'tfds': ((9, 9), 3),

@@ -53,6 +53,17 @@ def figures_that_are_saved(monkeypatch):
   return figures
 
 
+def test_what_is_evaluated_on_a_part_is_drawn_with_the_whole(tmp_path, drawn):
+  columns = dict.fromkeys(('eval/accuracy', 'eval/server_accuracy'), 0.5)
+  columns['eval/server_loss'] = 0.7
+  plots.write_curves(tmp_path / 'a.png', _rows(5, **columns), 'title')
+  losses, accuracies = (
+    [line.get_label() for line in axes.lines] for axes in drawn[0].axes
+  )
+  assert losses == ['train (the cohort)', 'eval', 'eval, server']
+  assert accuracies == ['eval', 'eval, server']
+
+
 def _curve(*by_seed):
   values = np.array(by_seed, float)
   rounds = 10 * np.arange(1, values.shape[1] + 1)

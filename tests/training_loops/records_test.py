@@ -58,6 +58,24 @@ def test_without_accuracy_the_best_round_has_the_lowest_loss():
   assert records.best_round(rows) == 3
 
 
+def test_where_there_is_a_recall_the_best_round_has_the_highest():
+  rows = [
+    {'round': r, 'eval/loss': 1 / r, 'eval/recall_at_10': v}
+    for r, v in ((1, 0.1), (2, 0.3), (3, 0.2))
+  ]
+  assert records.best_round(rows) == 2
+
+
+def test_a_column_of_some_rounds_is_empty_in_the_others(tmp_path):
+  recorded = records.Records(tmp_path, [], [])
+  recorded.add(records.as_row(1, train={'loss': 0.5}, eval={'loss': 1.0}), seconds=1)
+  recorded.add(records.as_row(2, train={'norm': 2.0}, eval={'loss': 0.5}), seconds=2)
+  recorded.close()
+  assert (tmp_path / 'metrics.csv').read_text() == (
+    'round,train/loss,eval/loss,train/norm\n1,0.5,1.0,\n2,,0.5,2.0\n'
+  )
+
+
 def test_no_round_is_the_best_of_none():
   assert records.best_round([]) == 0
 

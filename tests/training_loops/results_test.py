@@ -37,6 +37,12 @@ def test_a_run_without_an_evaluated_round_has_no_rows(tmp_path):
   assert results.load(tmp_path).rows == []
 
 
+def test_what_a_round_does_not_have_is_left_out_of_its_row(tmp_path):
+  _write(tmp_path, is_finished=True)
+  (tmp_path / 'metrics.csv').write_text('round,a,b\n2,0.5,\n4,,1.5\n')
+  assert results.load(tmp_path).rows == [{'round': 2, 'a': 0.5}, {'round': 4, 'b': 1.5}]
+
+
 def test_a_directory_that_is_no_run_says_so(tmp_path):
   with pytest.raises(UserError, match='is no run'):
     results.load(tmp_path)

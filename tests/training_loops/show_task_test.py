@@ -38,6 +38,13 @@ def test_the_table_has_clients_and_examples_and_the_sizes_of_clients():
   assert _cells(lines[3]) == ['test', '2', '1,002', '2', '501', '1,000']
 
 
+def test_the_table_has_the_servers_examples_where_it_has_any():
+  task = tasks.load('digits_mixed', seed=0, num_clients=4)
+  *_, line = show_task.sizes_table(task).splitlines()
+  num_rows = len(task.central.data.all_rows()['y'])
+  assert _cells(line)[:3] == ["the server's", '4', f'{num_rows:,}']
+
+
 @pytest.mark.parametrize(
   ('count', 'expected'), [(1, [0]), (3, [0, 4, 9]), (10, range(10)), (11, range(10))]
 )

@@ -294,6 +294,18 @@ def test_the_columns_are_those_that_all_runs_have_in_the_order_of_the_first():
   assert _group(first, second).columns == ['c', 'a']
 
 
+def test_how_a_task_is_trained_does_not_make_it_another_task():
+  of_movies = {'task': 'movielens'}
+  every_flags = {
+    'a': _run(**of_movies, spreadout='clients').flags,
+    'b': _run(**of_movies, spreadout='server', selection='none').flags,
+    'c': _run(**of_movies, algorithm='parallel_training').flags,
+  }
+  summaries.check_task(every_flags)
+  with pytest.raises(UserError, match='runs of different tasks cannot be compared'):
+    summaries.check_task(every_flags | {'d': _run().flags})
+
+
 # Metrics.
 
 
@@ -383,6 +395,21 @@ def test_bytes_are_those_of_all_rounds_and_all_clients_also_those_left_out():
   # 10 and 6 clients, 8 a round; 20 rounds; 100 bytes down and 50 up for each.
   assert summary.bytes_down == pytest.approx(20 * 8 * 100)
   assert summary.bytes_up == pytest.approx(20 * 8 * 50)
+
+
+def test_rounds_of_the_server_alone_send_nothing():
+  alone = {'round': 10, 'train/num_clients': 0.0, 'eval/accuracy': 0.1}
+  summary = _summary([alone, _row(20, 0.5)])
+  assert summary.bytes_down == pytest.approx(20 * 5 * 100)
+  assert _summary([alone]).bytes_up == 0
+
+
+def test_a_metric_is_one_that_all_rounds_have():
+  alone = {'round': 10, 'train/num_clients': 0.0, 'eval/accuracy': 0.1}
+  for rows in ([alone, _row(20, 0.5)], [_row(5, 0.5), alone]):
+    group = _group(rows)
+    assert group.columns == ['train/num_clients', 'eval/accuracy']
+    assert len(group.curve('eval/accuracy').rounds) == 2
 
 
 def test_seconds_and_bytes_are_means_over_seeds():
