@@ -91,7 +91,8 @@ def _step_mflop(flags: dict[str, Any]) -> float:
 
   task = training.load_task(flags)
   objective = task.objective or oracles.as_oracle(task.model)
-  return flops.of_a_step(objective, flags['batch_size']) / 1e6
+  batch_size = flags['batch_size']
+  return flops.of_a_step(objective, batch_size, task.selection) / 1e6
 
 
 def _write(

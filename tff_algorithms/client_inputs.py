@@ -25,9 +25,9 @@ class ClientRows(NamedTuple):
     key: An int64 scalar of its own.
     rows: A structure of tensors whose leading axis is the client's examples.
     max_steps: Where its local steps are cut in this round, an int32 scalar, or None.
-    population: Which of several populations it belongs to, an int32 scalar, or None.
     only_gradient: A boolean scalar where a cohort is split in halves: whether it sends
       a full gradient and no update, or an update and no full gradient. None for both.
+    population: Which of several populations it belongs to, an int32 scalar, or None.
   """
 
   key: tf.Tensor

@@ -150,17 +150,22 @@ class LocalTraining(Phase):
 
   def unselected_step(self, server: ServerState) -> dict[str, Any]:
     # A client does not step along its loss there, but along what the server adds.
-    x = server.weights.trainable
-    values = [
-      value_at_x(term, term.message(state, server), x)
+    values = {
+      term: value_at_x(term, term.message(state, server), server.weights.trainable)
       for term, state in zip(self.terms, server.terms, strict=True)
-    ]
-    values = [value for value in values if value != ()]
+    }
+    values = {term: value for term, value in values.items() if value != ()}
+    if len(values) > 1 and not all(term.is_constant for term in values):
+      names = ', '.join(term.name for term in values)
+      raise ValueError(
+        f'With a selection the server cannot follow what {names} together do to the '
+        'rows that a client is not sent: pass selection=None, or one term.'
+      )
     if not values:
       return {}
     factor = None if self.schedule is None else self.schedule(server.round_num)
     eta = self.client_optimizer.message(server, factor)
-    return {DELTA: structures.scale(eta, structures.add(*values))}
+    return {DELTA: structures.scale(eta, structures.add(*values.values()))}
 
   def work(self, message: Message, given: ClientRows) -> ClientResult:
     x, optimizer = message.weights, self.client_optimizer

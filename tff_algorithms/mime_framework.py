@@ -155,7 +155,7 @@ def build(
   central_input: client_inputs.ClientInput | None = None,
   seed: int = 0,
   updates_locally: bool = False,
-) -> tff.learning.templates.LearningProcess:
+) -> process.PhasedProcess | process.MixedProcess:
   """Builds an algorithm of the Mime paper.
 
   `next` is `(<S@SERVER, {I}@CLIENTS> -> <state=S@SERVER, metrics=M@SERVER>)`; see

@@ -27,6 +27,7 @@ class CentralGradient(Term):
   loss: CentralLoss
 
   name = 'central_gradient'
+  is_constant = True
 
   def message(self, state: Any, server: ServerState) -> Structure:
     del state
@@ -95,7 +96,9 @@ def build_one_way_gradient_transfer(
       gradient_aggregator,
     )
     terms.append(dissimilarity)
-    arguments['step_flops'] = flops.of_a_step(federated, batch_size)
+    arguments['step_flops'] = flops.of_a_step(
+      federated, batch_size, arguments.get('selection')
+    )
   return fed_avg.build_fed_avg(
     federated,
     client_learning_rate=client_learning_rate,

@@ -186,6 +186,10 @@ class Sum(_Altered):
   """f + h, where h needs no rows; loss and metrics are those of f alone."""
 
   def __init__(self, f: Oracle, h: Oracle):
+    if h.batch_spec != ():
+      raise ValueError(
+        'The second loss of a sum needs rows of its own; it may need none.'
+      )
     super().__init__(f)
     self._h = h
 

@@ -163,7 +163,9 @@ def build_parallel_training(
       federated_weight, central_weight, loss.first_gradient, gradient_aggregator
     )
     terms = [*terms, dissimilarity]
-    arguments['step_flops'] = flops.of_a_step(federated, batch_size)
+    arguments['step_flops'] = flops.of_a_step(
+      federated, batch_size, arguments.get('selection')
+    )
   optimizer = Merge({'server': server_optimizer}, merge_optimizer)
   return fed_avg.build_fed_avg(
     federated,

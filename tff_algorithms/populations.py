@@ -97,6 +97,11 @@ def build_parallel_training_of_populations(
     client_input: What a client is beside its population, a data set by default.
     **arguments: More arguments of `fed_avg.build_fed_avg`.
   """
+  if isinstance(aggregator, tff.aggregators.UnweightedAggregationFactory):
+    raise ValueError(
+      f'aggregator ({type(aggregator).__name__}) cannot weight clients, and those of '
+      'the other populations must count for nothing.'
+    )
   weights = tuple(checks.positive(w, 'population_weights') for w in population_weights)
   if len(weights) < 2:
     raise ValueError(f'population_weights must be of two or more, found {weights}.')

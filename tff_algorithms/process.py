@@ -35,6 +35,8 @@ class _Phased:
   def phases(self) -> tuple[tff.Computation, ...]:
     """`(<S@SERVER, {I}@CLIENTS> -> <state=S@SERVER, metrics=P@SERVER>)` a phase.
 
+    With an argument of the server's that is the third, as of `next`.
+
     Each is one broadcast and one aggregation, where `next` of several phases is more
     than TFF's deployment forms and its distributed runtime take. One after the other
     they are `next`, but for P being the metrics of a single phase.

@@ -74,6 +74,9 @@ class Term(abc.ABC):
   # Whether `uploads` wants `Outcome.gradient_sum`, which the loop adds up on request.
   needs_gradient_sum: bool = False
 
+  # Whether `value` is the same at all steps of a round, and follows from the message.
+  is_constant: bool = False
+
   # Whether `value` takes another gradient on the step's batch: both must then see the
   # same randomness.
   takes_second_gradient: bool = False

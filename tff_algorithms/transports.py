@@ -86,6 +86,12 @@ class Rows(Everything):
   def split(self, message: Any) -> Any:
     self._specs = structures.tensor_specs(message)
     leaves = tf.nest.flatten(message)
+    piece = self._selection.piece_shape
+    if any(tuple(leaf.shape) == piece for leaf in leaves):
+      raise ValueError(
+        f'A tensor of the shape {piece}, that of a table on a client, is among the '
+        'weights: choose another max_keys.'
+      )
     return (
       tuple(leaf for leaf in leaves if not self._is_table(leaf)),
       tuple(leaf for leaf in leaves if self._is_table(leaf)),
@@ -184,7 +190,8 @@ class Rows(Everything):
       return UnweightedSelectedMean(self._selection)
     raise ValueError(
       f'{name} ({type(factory).__name__}) would have every client send whole tables: '
-      'with a selection, updates are averaged by their plain mean.'
+      'with a selection, updates are averaged by their plain mean; selection=None '
+      '(--selection=none) goes with any.'
     )
 
   def complete(

@@ -34,6 +34,16 @@ from tff_algorithms.phases import ServerState, Upload
 from tff_algorithms.structures import Structure
 from tff_algorithms.terms import Client, Step, Term
 
+_PLAIN_MEANS = (
+  MeanFactory,
+  tff.aggregators.MeanFactory,
+  tff.aggregators.UnweightedMeanFactory,
+)
+
+
+def _is_unweighted(aggregator: tff.aggregators.AggregationFactory | None) -> bool:
+  return isinstance(aggregator, tff.aggregators.UnweightedAggregationFactory)
+
 
 class Transferred(NamedTuple):
   """The augmenting gradients."""
@@ -51,15 +61,18 @@ class Transfer(Term):
 
   Attributes:
     is_recovered: Whether g~_f is made of the Delta_i, not of gradients uploaded.
-    is_uniform: Whether the mean of the Delta_i is a uniform one, and so serves here.
-    aggregator: For what else is needed of the clients: a uniform mean.
+    is_uniform: Whether the mean of the Delta_i is a plain uniform one, and so serves.
+    aggregator: For the gradients, or for the Delta_i once more: a uniform mean.
+    steps_aggregator: For K_i, likewise.
   """
 
   is_recovered: bool
   is_uniform: bool
   aggregator: tff.aggregators.AggregationFactory
+  steps_aggregator: tff.aggregators.AggregationFactory
 
   name = 'transfer'
+  is_constant = True
 
   @property
   def needs_gradient_sum(self) -> bool:  # type: ignore[override]
@@ -67,12 +80,12 @@ class Transfer(Term):
 
   @property
   def aggregators(self) -> Mapping[str, tff.aggregators.AggregationFactory]:
-    names = ['num_steps']
+    factories = {'num_steps': self.steps_aggregator}
     if not self.is_recovered:
-      names.append('gradient_sum')
+      factories['gradient_sum'] = self.aggregator
     elif not self.is_uniform:
-      names.append(DELTA)
-    return dict.fromkeys(names, self.aggregator)
+      factories[DELTA] = self.aggregator
+    return factories
 
   @property
   def shared(self) -> Mapping[str, str]:
@@ -157,31 +170,36 @@ def build_two_way_gradient_transfer(
   Args:
     model: What is trained: a model, or any gradient oracle.
     central_model: f_c, another oracle by the same weights; the model itself by default.
-    client_optimizer: The pair (U, V) of the local step. With SGD (the default) and no
+    client_optimizer: The pair (U, V) of the local step, None for SGD. With None and no
       other terms g~_f is recovered from the updates, otherwise clients upload the sum
       of their gradients.
-    weighting: 'examples', or 'uniform' over the clients that have any. With 'uniform'
-      the mean of the updates gives g~_f, whatever aggregates it (DP, say); otherwise
-      their uniform mean is taken too.
+    weighting: 'examples', or 'uniform' over the clients that have any.
     terms: Augmenting gradients to add to the local step.
-    aggregator: For x - x_i, their (weighted) mean by default.
-    gradient_aggregator: For what is aggregated beside the updates, and for the gradient
-      of `diagnostics`: the uniform mean by default.
+    aggregator: For x - x_i, their (weighted) mean by default. Where g~_f is recovered
+      and this is no plain uniform mean, the updates are averaged once more, plainly.
+      With one that does not weight (DP, secure sums) nothing is recovered.
+    gradient_aggregator: For what is averaged beside the updates, and for the gradient
+      of `diagnostics`: a plain mean by default, and needed with such an `aggregator`.
+      The mean of K_i, a scalar, is always a plain one.
     **arguments: More arguments of `build_parallel_training`.
   """
-  is_recovered, is_uniform = (
-    client_optimizer is None and not terms,
-    weighting == 'uniform',
-  )
-  # In the recovery from a weighted mean of the updates those who send none must not
-  # count among the steps either.
-  counts_only_kept = (
-    is_recovered
-    and is_uniform
-    and not isinstance(aggregator, tff.aggregators.UnweightedAggregationFactory)
-  )
-  mean = MeanFactory() if counts_only_kept else tff.aggregators.UnweightedMeanFactory()
-  term = Transfer(is_recovered, is_uniform, gradient_aggregator or mean)
+  is_unweighted = _is_unweighted(aggregator)
+  is_plain = aggregator is None or isinstance(aggregator, _PLAIN_MEANS)
+  # A mechanism of privacy is an unweighted one: nothing is averaged past it.
+  is_private = is_unweighted and not is_plain
+  is_recovered = client_optimizer is None and not terms and not is_private
+  if is_private and gradient_aggregator is None:
+    raise ValueError(
+      f'With {type(aggregator).__name__} for the updates, clients upload their '
+      'gradients beside: pass a gradient_aggregator for these, such as another of its '
+      'kind.'
+    )
+  is_uniform = weighting == 'uniform' and is_plain
+  beside = gradient_aggregator or tff.aggregators.UnweightedMeanFactory()
+  # Clients that are left out count among the steps where they count in the other mean.
+  counts_all = is_unweighted if is_recovered and is_uniform else _is_unweighted(beside)
+  steps = tff.aggregators.UnweightedMeanFactory() if counts_all else MeanFactory()
+  term = Transfer(is_recovered, is_uniform, beside, steps)
   return build_parallel_training(
     model,
     central_model,

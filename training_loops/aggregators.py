@@ -54,11 +54,35 @@ def check(config: Mapping[str, Any]) -> None:
   Raises:
     UserError: If they do not.
   """
-  if config.get('aggregator') == 'dp' and config['client_weighting'] != 'uniform':
+  if config.get('aggregator') != 'dp':
+    return
+  if config['client_weighting'] != 'uniform':
     raise UserError(
       '--aggregator=dp needs --client_weighting=uniform: the privacy of a client must '
       'not depend on how many examples it has.'
     )
+  if config['sampling'] != 'uniform' or config['available_share'] < 1:
+    raise UserError(
+      '--aggregator=dp needs --sampling=uniform and --available_share=1: the privacy '
+      'that is told counts on all clients being equally likely.'
+    )
+  if config.get('mixed_diagnostics'):
+    raise UserError(
+      '--mixed_diagnostics averages gradients of the clients without noise, so that '
+      'the privacy of --aggregator=dp would be none.'
+    )
+
+
+def num_private_rounds(config: Mapping[str, Any], round_num: int) -> int:
+  """How often clients have sent something through the mechanism after a round."""
+  num_rounds = round_num
+  if config['algorithm'] == 'transfer_learning':
+    first, second = min(round_num, config['transfer_round']), 0
+    second = round_num - first
+    is_central_first = config['transfer_order'] == 'central_first'
+    num_rounds = second if is_central_first else first
+  # Updates and gradients.
+  return num_rounds * (2 if config['algorithm'] == 'two_way_gradient_transfer' else 1)
 
 
 def build(

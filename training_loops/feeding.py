@@ -27,7 +27,12 @@ _NO_LIMIT = np.iinfo(np.int32).max
 
 def features(model: models.Model) -> tuple[Feature, ...]:
   """What a row must have for the model."""
-  specs = dict(zip('xy', models.x_and_y(model.input_spec), strict=True))
+  return features_of(model.input_spec)
+
+
+def features_of(batch_spec: Any) -> tuple[Feature, ...]:
+  """What a row must have for batches of this spec."""
+  specs = dict(zip('xy', models.x_and_y(batch_spec), strict=True))
   return tuple(
     Feature(name, spec.dtype.name, tuple(spec.shape[1:]))
     for name, spec in specs.items()

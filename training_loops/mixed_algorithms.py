@@ -15,6 +15,8 @@ if typing.TYPE_CHECKING:
 
 Config = Mapping[str, Any]
 
+_CHUNK_ROWS = 256
+
 
 def _central_learning_rate(default: float | None, more: str = '') -> Option:
   return number(
@@ -109,6 +111,12 @@ def require_central(config: Config, task: 'tasks.Task') -> None:
       f'--algorithm={algorithm} needs a task whose server has data of its own; that of '
       f'{task.name} has a loss without data.'
     )
+  objective = task.central.objective
+  if algorithm == 'centralized_oracle' and objective and objective.batch_spec != ():
+    raise UserError(
+      f'--algorithm=centralized_oracle needs one loss for all rows, and the server of '
+      f'{task.name} has another than the clients.'
+    )
 
 
 def central_rows(config: Config) -> int:
@@ -124,8 +132,11 @@ def build_one_way(
   """1-way gradient transfer of flags; `local` are FedAvg's arguments."""
   from tff_algorithms import one_way_gradient_transfer
 
+  mixed = _mixed(config, task)
+  # All of B_c is one batch, taken in pieces that fit in memory.
+  mixed['central_batch_size'] = min(config['central_batch_size'], _CHUNK_ROWS)
   return one_way_gradient_transfer.build_one_way_gradient_transfer(
-    model, **_mixed(config, task), **local, **common
+    model, **mixed, **local, **common
   )
 
 
@@ -140,6 +151,8 @@ def build_parallel(
   build = parallel_training.build_parallel_training
   if config['algorithm'] == 'two_way_gradient_transfer':
     build = two_way_gradient_transfer.build_two_way_gradient_transfer
+    if config['aggregator'] == 'dp':
+      common['gradient_aggregator'] = local['aggregator']
   return build(
     model,
     central_steps=config['central_steps'],
@@ -170,12 +183,15 @@ def build_only_central(
 
   from tff_algorithms import only_central, oracles
 
-  if config['algorithm'] == 'centralized_oracle' and task.central.objective:
+  objective = task.central.objective if task.central else None
+  if objective and config['algorithm'] != 'centralized_oracle':
+    model = objective
+  elif objective:
     # The server's loss is of another form: rows of both do not make the mixed loss.
     by = weights(config, task)
     model = oracles.Sum(
       oracles.Weighted(by['federated_weight'], oracles.as_oracle(model)),
-      oracles.Weighted(by['central_weight'], task.central.objective),
+      oracles.Weighted(by['central_weight'], objective),
     )
   common.pop('client_input')
   return only_central.build_only_central(

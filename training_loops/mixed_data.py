@@ -23,7 +23,9 @@ def batches(flags: Mapping[str, Any], task: tasks.Task) -> Batches | None:
   """
   mixed_algorithms.require_central(flags, task)
   assert task.central is not None
-  own = task.central.data
+  objective = task.central.objective
+  needs_rows = objective is None or objective.batch_spec != ()
+  own = task.central.data if needs_rows else None
   streams: list[tuple[Stream, int]] = []
   num_batches = flags.get('central_steps', 1)
   size = mixed_algorithms.central_rows(flags) // num_batches

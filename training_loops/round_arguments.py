@@ -43,9 +43,12 @@ class RoundArguments:
       if batches:
         own = directory / 'central'
         own.mkdir()
-        self._central = central_data.CentralFeed(
-          batches, own, feeding.features(task.model)
-        )
+        objective = task.central and task.central.objective
+        spec = task.model.input_spec
+        if objective and objective.batch_spec != ():
+          spec = objective.batch_spec
+        features = feeding.features_of(spec)
+        self._central = central_data.CentralFeed(batches, own, features)
 
   @property
   def client_input(self) -> client_inputs.ClientInput | None:

@@ -13,6 +13,7 @@ from tasks import client_files, scratch
 from tff_algorithms import client_inputs, privacy
 from tff_algorithms.process import model_weights
 from training_loops import (
+  aggregators,
   algorithms,
   checkpoints,
   evaluation,
@@ -307,7 +308,7 @@ class _Training:
       return {}
     num_clients = len(self._task.train.client_ids)
     spent = privacy.epsilon(
-      round_num,
+      aggregators.num_private_rounds(self._flags, round_num),
       noise_multiplier=self._flags['dp_noise_multiplier'],
       sampling_probability=self._flags['clients_per_round'] / num_clients,
       delta=self._flags['dp_delta'] or 1 / num_clients,

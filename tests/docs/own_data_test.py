@@ -94,7 +94,7 @@ def use(inputs, tmp_path, monkeypatch):
 
 def test_there_is_an_example_of_each_kind():
   assert len(_TASKS) == 7
-  assert len(_BLOCKS) == len(re.findall('^```python', _DOCUMENT, re.M)) == 7
+  assert len(_BLOCKS) == len(re.findall('^```python', _DOCUMENT, re.M)) == 8
   assert f'\n    {_HEADER}\n' in _DOCUMENT
 
 
@@ -128,6 +128,21 @@ def test_an_example_can_be_trained(title, use, runtime, tmp_path):
   assert row['round'] == 2
   assert row['train/num_clients'] == 4
   assert math.isfinite(row['eval/loss'])
+
+
+@pytest.mark.slow
+def test_the_server_of_an_example_can_be_trained_on_too(use, runtime, tmp_path):
+  use(_TASKS['A server with data of its own'])
+  flags = train_flags.configure(
+    task='my_tasks.f',
+    algorithm='one_way_gradient_transfer',
+    central_batch_size=10,
+    rounds=1,
+    clients_per_round=4,
+    output_dir=tmp_path / 'run',
+  )
+  (row,) = run.train(flags, runtime=runtime).rows
+  assert 0 <= row['eval/public_accuracy'] <= 1
 
 
 @pytest.mark.slow

@@ -721,12 +721,16 @@ _AGGREGATORS = {
 @every_mixed
 def test_trains_with_tffs_aggregators_and_an_adaptive_server(runtime, algorithm, name):
   aggregator, weighting = _AGGREGATORS[name]
+  beside = {}
+  if algorithm == 'two_way_gradient_transfer' and name.startswith('dp'):
+    beside = dict(gradient_aggregator=aggregator)
   built = mixed_problems.process_of(
     algorithm,
     problems.logistic().model,
     aggregator=aggregator,
     weighting=weighting,
     server_optimizer=tff.learning.optimizers.build_adam(0.1),
+    **beside,
   )
   cohort = [*algorithms.COHORT, algorithms.poisoned(np.nan)]
   outputs = mixed_problems.outputs_of(built, [cohort] * 3, CENTRALS[:3])

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -110,8 +111,8 @@ _COMMON = dict(
   client_schedule=schedules.exponential(2),
   seed=1,
 )
-_STEPS = dict(central_batch_size=4, central_steps=3)
-_MIXED = dict(federated_weight=0.7, central_weight=0.3)
+_STEPS: dict[str, Any] = dict(central_batch_size=4, central_steps=3)
+_MIXED: dict[str, Any] = dict(federated_weight=0.7, central_weight=0.3)
 _BUILD = {
   'fed_avg': build_fed_avg,
   'fed_prox': functools.partial(build_fed_prox, rho=0.5),

@@ -192,3 +192,21 @@ def test_the_transferred_gradients_start_at_zero():
   for gradient in transferred:
     for value in gradient.values():
       np.testing.assert_array_equal(value, np.zeros_like(value))
+
+
+def test_nothing_is_averaged_past_a_mechanism_of_privacy():
+  mechanism = tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(1.0, 3, 0.1)
+  build = functools.partial(
+    mixed_problems.process_of,
+    'two_way_gradient_transfer',
+    problems.logistic().model,
+    weighting='uniform',
+    aggregator=mechanism,
+  )
+  with pytest.raises(ValueError, match='pass a gradient_aggregator'):
+    build()
+  aggregators = build(
+    gradient_aggregator=mechanism
+  ).initialize.type_signature.result.member.aggregators[0]
+  assert 'transfer_gradient_sum' in dir(aggregators)
+  assert 'transfer_delta' not in dir(aggregators)
