@@ -150,13 +150,14 @@ class LocalTraining(Phase):
 
   def unselected_step(self, server: ServerState) -> dict[str, Any]:
     # A client does not step along its loss there, but along what the server adds.
-    values = {
-      term: value_at_x(term, term.message(state, server), server.weights.trainable)
+    x = server.weights.trainable
+    values = [
+      (term, value_at_x(term, term.message(state, server), x))
       for term, state in zip(self.terms, server.terms, strict=True)
-    }
-    values = {term: value for term, value in values.items() if value != ()}
-    if len(values) > 1 and not all(term.is_constant for term in values):
-      names = ', '.join(term.name for term in values)
+    ]
+    values = [(term, value) for term, value in values if value != ()]
+    if len(values) > 1 and not all(term.is_constant for term, _ in values):
+      names = ', '.join(term.name for term, _ in values)
       raise ValueError(
         f'With a selection the server cannot follow what {names} together do to the '
         'rows that a client is not sent: pass selection=None, or one term.'
@@ -165,7 +166,7 @@ class LocalTraining(Phase):
       return {}
     factor = None if self.schedule is None else self.schedule(server.round_num)
     eta = self.client_optimizer.message(server, factor)
-    return {DELTA: structures.scale(eta, structures.add(*values.values()))}
+    return {DELTA: structures.scale(eta, structures.add(*(v for _, v in values)))}
 
   def work(self, message: Message, given: ClientRows) -> ClientResult:
     x, optimizer = message.weights, self.client_optimizer

@@ -7,8 +7,7 @@ has or of the weights alone. As in the paper the weights are inside the losses: 
 gradient below has its own in it.
 """
 
-import collections
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 import dataclasses
 import logging
 from typing import Any, TypeAlias
@@ -22,16 +21,12 @@ from tff_algorithms import (
   local_loop,
   models,
   oracles,
-  server_steps,
   structures,
 )
 from tff_algorithms.client_optimizers import Fresh
-from tff_algorithms.local_training import client_weight
-from tff_algorithms.mean import MeanFactory
 from tff_algorithms.oracles import Oracle
-from tff_algorithms.phases import ServerState, Upload
+from tff_algorithms.phases import ServerState
 from tff_algorithms.structures import Structure
-from tff_algorithms.terms import Client, Term
 
 Objective: TypeAlias = models.Model | tff.learning.models.FunctionalModel | Oracle
 
@@ -206,121 +201,3 @@ def checked_clip_norm(clip_norm: float | None) -> float | None:
   if clip_norm is None:
     return None
   return checks.positive(clip_norm, 'central_clip_norm')
-
-
-@dataclasses.dataclass(frozen=True)
-class Dissimilarity(Term):
-  """G~_t^2 and B~_t^2, equation 7: metrics of the gradients at x, nothing else.
-
-  The federated gradient is the uniform mean over clients, each on its first batch.
-
-  Attributes:
-    federated_weight: w_f.
-    central_weight: w_c.
-    central_gradient: server -> g_c(x).
-    aggregator: For g_i(x).
-  """
-
-  federated_weight: float
-  central_weight: float
-  central_gradient: Callable[[ServerState], Structure]
-  aggregator: tff.aggregators.AggregationFactory | None = None
-
-  name = 'dissimilarity'
-
-  @property
-  def aggregators(self) -> Mapping[str, tff.aggregators.AggregationFactory]:
-    return {'gradient': self.aggregator or MeanFactory()}
-
-  def uploads(self, client: Client, prepared: Any, outcome: Any) -> Any:
-    del prepared, outcome
-    weight = client_weight('uniform', client.num_examples)
-    return {'gradient': Upload(client.first_gradient(), weight)}
-
-  def metrics(
-    self, state: Any, means: Any, server: ServerState
-  ) -> Mapping[str, tf.Tensor]:
-    del state
-    f_f, f_c = means['gradient'], self.central_gradient(server)
-    parts = _square(f_f) / self.federated_weight
-    parts += tf.math.divide_no_nan(_square(f_c), self.central_weight)
-    total = _square(structures.add(f_f, f_c))
-    return {'g_tilde_square': parts - total, 'b_tilde_square': parts / total}
-
-
-def _square(a: Structure) -> tf.Tensor:
-  return tf.square(structures.global_norm(a))
-
-
-class Merge(tff.learning.optimizers.Optimizer):
-  """The last lines of Algorithm 1, with the states of all its optimizers.
-
-  x_f <- ServerOptimizer(x, -Delta), Delta_f = x_f - x for the clients, or for each of
-  several populations of them; x <- MergeOptimizer(x, -sum of Delta_f and Delta_c).
-  """
-
-  def __init__(
-    self,
-    servers: Mapping[str, tff.learning.optimizers.Optimizer],
-    merge: tff.learning.optimizers.Optimizer,
-  ):
-    """Initializes the optimizer.
-
-    Args:
-      servers: ServerOptimizer, by the name of whose mean update it takes.
-      merge: MergeOptimizer.
-    """
-    self._servers = dict(servers)
-    self._parts = {**self._servers, 'merge': merge}
-
-  def _map(self, function: str, *arguments: Mapping[str, Any]) -> Any:
-    return collections.OrderedDict(
-      (name, getattr(part, function)(*(argument[name] for argument in arguments)))
-      for name, part in self._parts.items()
-    )
-
-  def initialize(self, specs: Any) -> Any:
-    return self._map('initialize', dict.fromkeys(self._parts, specs))
-
-  def step(
-    self,
-    state: Any,
-    x: Structure,
-    updates: Mapping[str, Structure],
-    deltas: Sequence[Structure] = (),
-    factor: Any = None,
-    is_present: Mapping[str, Any] | None = None,
-  ) -> tuple[Any, Structure]:
-    """x after a round.
-
-    Args:
-      state: The states of all.
-      x: The weights.
-      updates: The means of x - x_i, which are -Delta, by name.
-      deltas: What is merged as it is: Delta_c = x_c - x.
-      factor: What eta_s is multiplied by, or None.
-      is_present: Whether there is an update of that name, all by default; without one
-        its optimizer does not step.
-    """
-    state, deltas = collections.OrderedDict(state), list(deltas)
-    for name, optimizer in self._servers.items():
-      stepped = server_steps.scheduled_step(
-        optimizer, state[name], x, updates[name], factor
-      )
-      if is_present is not None:
-        stepped = structures.select(is_present[name], stepped, (state[name], x))
-      state[name], x_f = stepped
-      deltas.append(structures.subtract(x_f, x))
-    g = structures.scale(-1, structures.add(*deltas))
-    state['merge'], x = self._parts['merge'].next(state['merge'], x, g)
-    return state, x
-
-  def next(self, state: Any, weights: Any, gradients: Any) -> tuple[Any, Any]:
-    """A round with the same mean update for all."""
-    return self.step(state, weights, dict.fromkeys(self._servers, gradients))
-
-  def get_hparams(self, state: Any) -> Any:
-    return self._map('get_hparams', state)
-
-  def set_hparams(self, state: Any, hparams: Any) -> Any:
-    return self._map('set_hparams', state, hparams)

@@ -11,6 +11,7 @@ import dataclasses
 from typing import Any
 
 from tff_algorithms import checks, client_inputs, fed_avg, flops, mixed, process
+from tff_algorithms.dissimilarity import Dissimilarity
 from tff_algorithms.mixed import CentralLoss, Objective
 from tff_algorithms.phases import ServerState
 from tff_algorithms.structures import Structure
@@ -89,7 +90,7 @@ def build_one_way_gradient_transfer(
   )
   terms = [CentralGradient(loss), *arguments.pop('terms', ())]
   if diagnostics:
-    dissimilarity = mixed.Dissimilarity(
+    dissimilarity = Dissimilarity(
       federated_weight,
       central_weight,
       lambda server: loss.gradient(server, clipped=False),

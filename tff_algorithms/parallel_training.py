@@ -28,8 +28,10 @@ from tff_algorithms import (
   structures,
 )
 from tff_algorithms.client_optimizers import Fresh
+from tff_algorithms.dissimilarity import Dissimilarity
 from tff_algorithms.local_training import DELTA
-from tff_algorithms.mixed import CentralSteps, Merge, Objective
+from tff_algorithms.merge import Merge
+from tff_algorithms.mixed import CentralSteps, Objective
 from tff_algorithms.phases import ServerState
 from tff_algorithms.structures import Structure
 from tff_algorithms.terms import Term
@@ -159,7 +161,7 @@ def build_parallel_training(
     seed=seed,
   )
   if diagnostics:
-    dissimilarity = mixed.Dissimilarity(
+    dissimilarity = Dissimilarity(
       federated_weight, central_weight, loss.first_gradient, gradient_aggregator
     )
     terms = [*terms, dissimilarity]

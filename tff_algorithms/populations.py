@@ -21,7 +21,8 @@ import tensorflow_federated as tff
 from tff_algorithms import checks, client_inputs, fed_avg, oracles, process
 from tff_algorithms.client_inputs import ClientRows
 from tff_algorithms.local_training import DELTA, LocalTraining, Message
-from tff_algorithms.mixed import Merge, Objective
+from tff_algorithms.merge import Merge
+from tff_algorithms.mixed import Objective
 from tff_algorithms.phases import ClientResult, ServerState, Upload
 
 _PRESENT = 'present'

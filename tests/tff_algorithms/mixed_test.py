@@ -25,6 +25,8 @@ from tests.tff_algorithms.mixed_problems import CENTRALS, COHORTS
 from tff_algorithms import (
   base_optimizers,
   client_inputs,
+  dissimilarity,
+  merge,
   mixed,
   oracles,
   process,
@@ -233,7 +235,7 @@ _vectors = st.lists(st.floats(-10, 10), min_size=3, max_size=3).map(np.asarray)
 
 def _dissimilarity(f_f, f_c, w_f, w_c):
   named = [collections.OrderedDict(w=tf.constant(v)) for v in (f_f, f_c)]
-  term = mixed.Dissimilarity(w_f, w_c, lambda server: named[1])
+  term = dissimilarity.Dissimilarity(w_f, w_c, lambda server: named[1])
   told = term.metrics((), {'gradient': named[0]}, None)
   return float(told['g_tilde_square']), float(told['b_tilde_square'])
 
@@ -278,7 +280,7 @@ _specs = structures.tensor_specs(_X)
 
 def _merge(**servers):
   momentum = tff.learning.optimizers.build_sgdm(0.5, 0.9)
-  return mixed.Merge(
+  return merge.Merge(
     servers or {'server': momentum}, tff.learning.optimizers.build_adam(0.25)
   )
 
@@ -306,7 +308,7 @@ def test_the_hyperparameters_of_a_merge_are_read_and_set_by_name():
 def test_with_sgd_a_merge_adds_up_the_deltas(x, update, delta_c, eta_s, eta_m):
   """x <- x + eta_m (Delta_c - eta_s update)."""
   build_sgd = tff.learning.optimizers.build_sgdm
-  optimizer = mixed.Merge({'server': build_sgd(eta_s)}, build_sgd(eta_m))
+  optimizer = merge.Merge({'server': build_sgd(eta_s)}, build_sgd(eta_m))
   x_, update_, delta_ = (
     collections.OrderedDict(w=tf.constant(v, tf.float32)) for v in (x, update, delta_c)
   )
@@ -322,12 +324,12 @@ def test_with_sgd_a_merge_adds_up_the_deltas(x, update, delta_c, eta_s, eta_m):
 def test_without_an_update_the_servers_optimizer_does_not_step():
   momentum = tff.learning.optimizers.build_sgdm(0.5, 0.9)
   sgd = tff.learning.optimizers.build_sgdm(1.0)
-  both = mixed.Merge({'a': momentum, 'b': momentum}, sgd)
+  both = merge.Merge({'a': momentum, 'b': momentum}, sgd)
   state = both.initialize(_specs)
   updates = {'a': _X, 'b': structures.scale(float('nan'), _X)}
   present = {'a': tf.constant(True), 'b': tf.constant(False)}
   new, x = both.step(state, _X, updates, is_present=present)
-  alone = mixed.Merge({'a': momentum}, sgd)
+  alone = merge.Merge({'a': momentum}, sgd)
   expected, expected_x = alone.step(alone.initialize(_specs), _X, {'a': _X})
   _assert_same(
     (new['a'], new['merge'], x), (expected['a'], expected['merge'], expected_x)

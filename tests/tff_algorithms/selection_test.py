@@ -13,7 +13,7 @@ import tensorflow_federated as tff
 from tests.tff_algorithms import problems
 from tff_algorithms import base_optimizers, models, schedules
 from tff_algorithms.fed_avg import build_fed_avg
-from tff_algorithms.fed_prox import build_fed_prox
+from tff_algorithms.fed_prox import Proximal, build_fed_prox
 from tff_algorithms.one_way_gradient_transfer import build_one_way_gradient_transfer
 from tff_algorithms.parallel_training import build_parallel_training
 from tff_algorithms.selection import Selection
@@ -267,3 +267,16 @@ def test_client_optimizers_other_than_sgd_are_refused(algorithm):
     _built(
       algorithm, client_optimizer=base_optimizers.momentum(0.9), selection=_SELECTION
     )
+
+
+def test_terms_whose_work_on_missing_rows_cannot_be_followed_are_refused(runtime):
+  with pytest.raises(ValueError, match='what central_gradient, proximal together do'):
+    _built('one_way', terms=[Proximal(0.1)], selection=_SELECTION)
+
+
+def test_a_weight_of_the_shape_of_a_clients_table_is_refused():
+  as_kernel = dataclasses.replace(
+    _SELECTION, table_shape=(_NUM_ROWS, _NUM_CLASSES), max_keys=_SIZE + 1
+  )
+  with pytest.raises(ValueError, match='choose another max_keys'):
+    _built('fed_avg', selection=as_kernel)

@@ -30,6 +30,42 @@ def test_privacy_needs_uniform_weights(algorithm):
   train_flags.configure(**flags, client_weighting='uniform')
 
 
+@pytest.mark.parametrize(
+  ('flags', 'message'),
+  [
+    ({'sampling': 'by_examples'}, 'needs --sampling=uniform'),
+    ({'sampling': 'log_normal'}, 'needs --sampling=uniform'),
+    ({'available_share': 0.5, 'rounds_per_day': 4}, 'and --available_share=1'),
+    ({'mixed_diagnostics': True}, '--mixed_diagnostics averages gradients'),
+  ],
+)
+def test_what_would_make_the_privacy_told_untrue_is_refused(flags, message):
+  private = {'aggregator': 'dp', 'client_weighting': 'uniform', **flags}
+  with pytest.raises(UserError, match=message):
+    train_flags.configure(**{**_NEEDED, 'algorithm': 'parallel_training', **private})
+
+
+@pytest.mark.parametrize(
+  ('algorithm', 'flags', 'expected'),
+  [
+    ('fed_avg', {}, [1, 2, 3, 4]),
+    ('parallel_training', {}, [1, 2, 3, 4]),
+    # Updates and gradients.
+    ('two_way_gradient_transfer', {}, [2, 4, 6, 8]),
+    ('transfer_learning', {'transfer_round': 3}, [0, 0, 0, 1]),
+    (
+      'transfer_learning',
+      {'transfer_round': 3, 'transfer_order': 'federated_first'},
+      [1, 2, 3, 3],
+    ),
+  ],
+)
+def test_privacy_is_spent_where_clients_send(algorithm, flags, expected):
+  config = train_flags.configure(**{**_NEEDED, 'algorithm': algorithm, **flags})
+  counts = [aggregators.num_private_rounds(config, t) for t in (1, 2, 3, 4)]
+  assert counts == expected
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('weighting', 'expected'), [('examples', 0.2), ('uniform', 0.3)]

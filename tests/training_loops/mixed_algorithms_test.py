@@ -263,6 +263,15 @@ def test_some_need_data_of_the_server_and_not_only_a_loss(task, algorithm):
     mixed_algorithms.require_central(flags, _norm_task(task))
 
 
+def test_the_oracle_needs_one_loss_for_all_rows(task):
+  loss = oracles.Weighted(2.0, oracles.as_oracle(task.model))
+  central = dataclasses.replace(task.central, objective=loss)
+  own = dataclasses.replace(task, central=central)
+  with pytest.raises(UserError, match='needs one loss for all rows'):
+    mixed_algorithms.require_central(_flags('centralized_oracle'), own)
+  mixed_algorithms.require_central(_flags('only_central'), own)
+
+
 def test_the_server_only_trains_where_the_algorithm_says_so():
   assert set(_MIXED) == {
     'parallel_training',
