@@ -14,7 +14,7 @@ import tensorflow_federated as tff
 
 from tff_algorithms import base_optimizers, server_steps
 from tff_algorithms.base_optimizers import BaseOptimizer
-from tff_algorithms.phases import ServerState
+from tff_algorithms.server_state import ServerState
 from tff_algorithms.structures import Structure
 
 _LEARNING_RATE = tff.learning.optimizers.LEARNING_RATE_KEY

@@ -14,7 +14,8 @@ import tensorflow_federated as tff
 from tff_algorithms import structures
 from tff_algorithms.local_training import client_weight
 from tff_algorithms.mean import MeanFactory
-from tff_algorithms.phases import ServerState, Upload
+from tff_algorithms.phases import Upload
+from tff_algorithms.server_state import ServerState
 from tff_algorithms.structures import Structure
 from tff_algorithms.terms import Client, Term
 

@@ -24,7 +24,8 @@ from tff_algorithms import (
 from tff_algorithms.client_inputs import ClientRows
 from tff_algorithms.local_training import LocalTraining
 from tff_algorithms.mixed import Objective
-from tff_algorithms.phases import ClientResult, ServerState
+from tff_algorithms.phases import ClientResult
+from tff_algorithms.server_state import ServerState
 
 _fold_in = tf.random.experimental.stateless_fold_in
 

@@ -16,11 +16,11 @@ from tff_algorithms.oracles import Oracle
 from tff_algorithms.phases import (
   ClientResult,
   Phase,
-  ServerState,
   Upload,
   loss_measurements,
   round_metrics,
 )
+from tff_algorithms.server_state import ServerState
 from tff_algorithms.server_steps import ServerStep
 
 GRADIENT = 'gradient'

@@ -18,11 +18,11 @@ from tff_algorithms.oracles import Oracle
 from tff_algorithms.phases import (
   ClientResult,
   Phase,
-  ServerState,
   Upload,
   loss_measurements,
   round_metrics,
 )
+from tff_algorithms.server_state import ServerState
 from tff_algorithms.server_steps import ServerStep
 from tff_algorithms.terms import Client, Term, value_at_x
 

@@ -18,7 +18,7 @@ import tensorflow_federated as tff
 from tff_algorithms import checks, mime_framework, models, oracles, structures
 from tff_algorithms.mime_framework import GradientUpload
 from tff_algorithms.models import ModelWeights
-from tff_algorithms.phases import ServerState
+from tff_algorithms.server_state import ServerState
 from tff_algorithms.structures import Structure
 from tff_algorithms.terms import Client, Step
 

@@ -32,7 +32,8 @@ from tff_algorithms import (
 from tff_algorithms.client_optimizers import ServersState
 from tff_algorithms.full_gradient import GRADIENT
 from tff_algorithms.local_training import DELTA
-from tff_algorithms.phases import Phase, ServerState
+from tff_algorithms.phases import Phase
+from tff_algorithms.server_state import ServerState
 from tff_algorithms.structures import Structure
 from tff_algorithms.terms import Client, Term, value_at_x
 

@@ -35,7 +35,7 @@ from tff_algorithms import (
 from tff_algorithms.full_gradient import GRADIENT
 from tff_algorithms.mime_framework import GradientUpload
 from tff_algorithms.models import ModelWeights
-from tff_algorithms.phases import ServerState
+from tff_algorithms.server_state import ServerState
 from tff_algorithms.structures import Structure
 from tff_algorithms.terms import Client, Step
 

@@ -25,7 +25,7 @@ from tff_algorithms import (
 )
 from tff_algorithms.client_optimizers import Fresh
 from tff_algorithms.oracles import Oracle
-from tff_algorithms.phases import ServerState
+from tff_algorithms.server_state import ServerState
 from tff_algorithms.structures import Structure
 
 Objective: TypeAlias = models.Model | tff.learning.models.FunctionalModel | Oracle

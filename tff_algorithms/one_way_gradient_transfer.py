@@ -13,7 +13,7 @@ from typing import Any
 from tff_algorithms import checks, client_inputs, fed_avg, flops, mixed, process
 from tff_algorithms.dissimilarity import Dissimilarity
 from tff_algorithms.mixed import CentralLoss, Objective
-from tff_algorithms.phases import ServerState
+from tff_algorithms.server_state import ServerState
 from tff_algorithms.structures import Structure
 from tff_algorithms.terms import Step, Term
 

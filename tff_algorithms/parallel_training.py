@@ -32,7 +32,7 @@ from tff_algorithms.dissimilarity import Dissimilarity
 from tff_algorithms.local_training import DELTA
 from tff_algorithms.merge import Merge
 from tff_algorithms.mixed import CentralSteps, Objective
-from tff_algorithms.phases import ServerState
+from tff_algorithms.server_state import ServerState
 from tff_algorithms.structures import Structure
 from tff_algorithms.terms import Term
 

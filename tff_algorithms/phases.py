@@ -14,30 +14,9 @@ import tensorflow_federated as tff
 
 from tff_algorithms import local_loop, structures
 from tff_algorithms.client_inputs import ClientRows
-from tff_algorithms.models import ModelWeights
 from tff_algorithms.oracles import Oracle
+from tff_algorithms.server_state import ServerState
 from tff_algorithms.structures import Structure
-
-
-class ServerState(NamedTuple):
-  """What an algorithm keeps at the server from round to round.
-
-  Attributes:
-    round_num: How many rounds there have been, an int32 scalar.
-    weights: The model weights x.
-    optimizer: The state of the server's optimizer.
-    terms: The states of the augmenting gradients, in their order.
-    hparams: An OrderedDict of scalars that `set_hparams` can change.
-    central: Within a phase, () -> the server's own rows in this round; `()` in between,
-      and where it has none.
-  """
-
-  round_num: tf.Tensor
-  weights: ModelWeights
-  optimizer: Any
-  terms: tuple
-  hparams: collections.OrderedDict
-  central: Any = ()
 
 
 class Upload(NamedTuple):

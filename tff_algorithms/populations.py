@@ -23,7 +23,8 @@ from tff_algorithms.client_inputs import ClientRows
 from tff_algorithms.local_training import DELTA, LocalTraining, Message
 from tff_algorithms.merge import Merge
 from tff_algorithms.mixed import Objective
-from tff_algorithms.phases import ClientResult, ServerState, Upload
+from tff_algorithms.phases import ClientResult, Upload
+from tff_algorithms.server_state import ServerState
 
 _PRESENT = 'present'
 

@@ -9,9 +9,10 @@ import tensorflow_federated as tff
 
 from tff_algorithms.client_inputs import ClientInput
 from tff_algorithms.models import ModelWeights
-from tff_algorithms.phases import Phase, ServerState
+from tff_algorithms.phases import Phase
 from tff_algorithms.round_trip import RoundTrip
 from tff_algorithms.selection import Selection
+from tff_algorithms.server_state import ServerState
 
 
 class State(NamedTuple):

@@ -14,8 +14,9 @@ import tensorflow_federated as tff
 
 from tff_algorithms import local_loop, structures
 from tff_algorithms.client_inputs import ClientInput
-from tff_algorithms.phases import Phase, ServerState
+from tff_algorithms.phases import Phase
 from tff_algorithms.selection import Selection
+from tff_algorithms.server_state import ServerState
 from tff_algorithms.transports import Everything, Rows
 
 _MEASUREMENTS = 'measurements'

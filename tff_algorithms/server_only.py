@@ -24,7 +24,7 @@ from tff_algorithms import (
   server_steps,
 )
 from tff_algorithms.full_gradient import GRADIENT
-from tff_algorithms.phases import ServerState
+from tff_algorithms.server_state import ServerState
 from tff_algorithms.server_steps import ServerStep
 
 

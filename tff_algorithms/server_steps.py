@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 
 from tff_algorithms import base_optimizers, schedules, structures
 from tff_algorithms.oracles import Oracle
-from tff_algorithms.phases import ServerState
+from tff_algorithms.server_state import ServerState
 from tff_algorithms.terms import Term
 
 _LEARNING_RATE = tff.learning.optimizers.LEARNING_RATE_KEY

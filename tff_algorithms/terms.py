@@ -11,7 +11,6 @@ import abc
 import collections
 from collections.abc import Callable, Mapping
 import dataclasses
-import typing
 from typing import Any, NoReturn
 
 import tensorflow as tf
@@ -19,10 +18,8 @@ import tensorflow_federated as tff
 
 from tff_algorithms.models import ModelWeights
 from tff_algorithms.oracles import Evaluation
+from tff_algorithms.server_state import ServerState
 from tff_algorithms.structures import Structure
-
-if typing.TYPE_CHECKING:
-  from tff_algorithms.phases import ServerState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +93,7 @@ class Term(abc.ABC):
     del weights
     return ()
 
-  def message(self, state: Any, server: 'ServerState') -> Any:
+  def message(self, state: Any, server: ServerState) -> Any:
     """What the server sends for it, given its state and the server's."""
     del state, server
     return ()
@@ -122,7 +119,7 @@ class Term(abc.ABC):
     del client, prepared, outcome
     return collections.OrderedDict()
 
-  def absorb(self, state: Any, means: Any, server: 'ServerState') -> Any:
+  def absorb(self, state: Any, means: Any, server: ServerState) -> Any:
     """Its next state at the server.
 
     Args:
@@ -142,7 +139,7 @@ class Term(abc.ABC):
     return tf.constant(True)
 
   def metrics(
-    self, state: Any, means: Any, server: 'ServerState'
+    self, state: Any, means: Any, server: ServerState
   ) -> Mapping[str, tf.Tensor]:
     """Scalars that tell about the round.
 

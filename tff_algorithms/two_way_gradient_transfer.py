@@ -30,7 +30,8 @@ from tff_algorithms.mean import MeanFactory
 from tff_algorithms.mixed import Objective
 from tff_algorithms.models import ModelWeights
 from tff_algorithms.parallel_training import ParallelStep, build_parallel_training
-from tff_algorithms.phases import ServerState, Upload
+from tff_algorithms.phases import Upload
+from tff_algorithms.server_state import ServerState
 from tff_algorithms.structures import Structure
 from tff_algorithms.terms import Client, Step, Term
 

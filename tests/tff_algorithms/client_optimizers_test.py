@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 
 from tff_algorithms import base_optimizers, client_optimizers
 from tff_algorithms.models import ModelWeights
-from tff_algorithms.phases import ServerState
+from tff_algorithms.server_state import ServerState
 
 _Y = collections.OrderedDict(w=tf.constant([1.0, 2.0]))
 _G = collections.OrderedDict(w=tf.constant([0.5, -1.0]))

@@ -41,7 +41,7 @@ from tff_algorithms.one_way_gradient_transfer import (
   build_one_way_gradient_transfer,
 )
 from tff_algorithms.parallel_training import build_parallel_training
-from tff_algorithms.phases import ServerState
+from tff_algorithms.server_state import ServerState
 from tff_algorithms.two_way_gradient_transfer import (
   Transferred,
   build_two_way_gradient_transfer,
