@@ -29,15 +29,16 @@ What came out, beside the paper's figures:
   0.5. All mixed algorithms learn both kinds.
 - **Figure 2a.** 1-way transfer is ahead of parallel training throughout, as in the
   paper: it is after 187 rounds where parallel training ends after 500. The gradients of
-  clients and server are nearly opposite here
-  ([G~ is large](../mixed_dissimilarity/README.md)), which is what the paper's bound
-  says parallel training suffers from; its loss stays above all others'.
+  clients and server are nearly opposite here ([G~ is
+  large](../mixed_dissimilarity/README.md)), which is what the paper's bound says
+  parallel training suffers from; its loss stays above all others'.
 - **2-way transfer at the same rate is not as in the paper**, where it is level with
   1-way: here it jumps about and ends last. From its second round on its step is about
   twice the others', and the paper too finds it the first to diverge as the rate grows.
-  With half the rate, as the paper has for its language model, it is a steady line. How
-  far it is from the edge depends on the data: with central batches of 500 (Figure 8) it
-  is the best of all runs here.
+  With half the rate, as the paper has for its language model, it is calmer and level
+  with parallel training, still behind 1-way transfer. The gradients that it transfers
+  are of the round before and of few faces: with central batches of 500 (Figure 8) it is
+  the best of all runs here.
 - **Figures 7 and 8.** 1-way transfer gains from larger central batches up to 100 and
   nothing after that; the paper finds the same with 25. 2-way transfer's four curves are
   more about its instability than about the batch. One seed.
