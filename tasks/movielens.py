@@ -30,7 +30,7 @@ def next_movie(
   seed: int,
   data_dir: str | None,
   spreadout: str,
-  selection: str = 'none',
+  selection: str = 'simulated',
 ) -> Task:
   """A dual encoder, spread out by a regularizer on the server or on the clients.
 
