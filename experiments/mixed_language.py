@@ -3,10 +3,8 @@
 Augenstein et al. 2022, sections 4.2, B.2.2 and B.4.5.
 """
 
-from typing import Any
-
-from experiments import experiment
-from experiments.experiment import Comparison, Entry, Picture, flagfile
+from experiments import experiment, mixed_fl
+from experiments.experiment import Comparison, Entry, Picture
 
 _TITLE = 'Mixed FL paper, Figures 1b, 2b, 5 and 13: a language model'
 
@@ -46,15 +44,7 @@ What came out, beside the paper's figures:
   below parallel training.
 """
 
-_NAMES = {
-  'parallel_training': 'PT',
-  'one_way_gradient_transfer': '1-w GT',
-  'two_way_gradient_transfer': '2-w GT',
-}
-_FLAGS: dict[str, dict[str, Any]] = {
-  name: flagfile(f'stackoverflow_wikipedia_char_{algorithm}_small')
-  for algorithm, name in _NAMES.items()
-}
+_FLAGS = mixed_fl.small_flags('stackoverflow_wikipedia_char')
 _SHARED = (
   'task',
   'embedding_size',
@@ -79,8 +69,7 @@ _SWITCH = int(_COMMON['rounds']) // 2
 
 
 def _own(name: str) -> Entry:
-  flags = _FLAGS[name]
-  return Entry({flag: flags[flag] for flag in flags if flag not in _SHARED})
+  return mixed_fl.own(_FLAGS[name], _SHARED)
 
 
 def _transfer(order: str) -> Entry:

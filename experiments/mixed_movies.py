@@ -5,8 +5,8 @@ Augenstein et al. 2022, sections 4.3, B.2.3, B.3 and B.4.4.
 
 from typing import Any
 
-from experiments import experiment
-from experiments.experiment import Comparison, Entry, Picture, flagfile
+from experiments import experiment, mixed_fl
+from experiments.experiment import Comparison, Entry, Picture
 
 _TITLE = 'Mixed FL paper, Figures 3, 6 and 12, Table 2: movie recommendation'
 
@@ -35,14 +35,7 @@ What came out, beside the paper's figures:
   level, and better than with SGD: 11.4 and 11.6 %. This is the paper's finding.
 """
 
-_NAMES = {
-  'parallel_training': 'PT',
-  'one_way_gradient_transfer': '1-w GT',
-  'two_way_gradient_transfer': '2-w GT',
-}
-_FLAGS: dict[str, dict[str, Any]] = {
-  name: flagfile(f'movielens_{algorithm}_small') for algorithm, name in _NAMES.items()
-}
+_FLAGS = mixed_fl.small_flags('movielens')
 _SHARED = ('task', 'clients_per_round', 'rounds', 'rounds_per_eval')
 _COMMON = {flag: _FLAGS['PT'][flag] for flag in _SHARED}
 _CLIENTS = {
@@ -57,8 +50,7 @@ _CLIENTS = {
 
 
 def _own(name: str, **more: Any) -> Entry:
-  flags = _FLAGS[name] | more
-  return Entry({flag: flags[flag] for flag in flags if flag not in _SHARED})
+  return mixed_fl.own(_FLAGS[name], _SHARED, **more)
 
 
 def _baseline(**more: Any) -> Entry:

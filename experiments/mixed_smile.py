@@ -5,8 +5,8 @@ Augenstein et al. 2022, sections 4.1, B.2.1, B.4.1 and B.4.2.
 
 from typing import Any
 
-from experiments import experiment
-from experiments.experiment import Comparison, Entry, Picture, flagfile
+from experiments import experiment, mixed_fl
+from experiments.experiment import Comparison, Entry, Picture
 
 _TITLE = 'Mixed FL paper, Figures 1a, 2a, 7, 8 and 9: smile classification'
 
@@ -48,15 +48,7 @@ What came out, beside the paper's figures:
   transfer are the same, as they must be. One seed.
 """
 
-_NAMES = {
-  'parallel_training': 'PT',
-  'one_way_gradient_transfer': '1-w GT',
-  'two_way_gradient_transfer': '2-w GT',
-}
-_FLAGS: dict[str, dict[str, Any]] = {
-  name: flagfile(f'celeba_smile_{algorithm}_small')
-  for algorithm, name in _NAMES.items()
-}
+_FLAGS = mixed_fl.small_flags('celeba_smile')
 # What the algorithms have in common, which the others are run with too.
 _COMMON = {
   flag: _FLAGS['PT'][flag]
@@ -73,8 +65,7 @@ _CENTRAL = {
 
 
 def _own(name: str, **more: Any) -> Entry:
-  flags = _FLAGS[name] | more
-  return Entry({flag: flags[flag] for flag in flags if flag not in _COMMON})
+  return mixed_fl.own(_FLAGS[name], _COMMON, **more)
 
 
 def _sizes(name: str, sizes: tuple[int, ...]) -> dict[str, Entry]:

@@ -50,6 +50,11 @@ class CentralLoss:
   clip_norm: float | None
   seed: int
 
+  def __post_init__(self):
+    checks.count(self.batch_size, 'central_batch_size')
+    if self.clip_norm is not None:
+      checks.positive(self.clip_norm, 'central_clip_norm')
+
   def _rows(self, server: ServerState) -> Structure:
     if self.oracle.batch_spec == ():
       return tf.zeros([1, 0])
@@ -194,10 +199,3 @@ def central_input_for(
   if oracle.batch_spec == ():
     return None
   return given or client_inputs.from_dataset(oracle.batch_spec)
-
-
-def checked_clip_norm(clip_norm: float | None) -> float | None:
-  """A positive norm or None."""
-  if clip_norm is None:
-    return None
-  return checks.positive(clip_norm, 'central_clip_norm')

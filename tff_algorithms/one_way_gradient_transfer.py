@@ -10,7 +10,7 @@ FedAvg with one more term, which is why it goes with whatever FedAvg goes with.
 import dataclasses
 from typing import Any
 
-from tff_algorithms import checks, client_inputs, fed_avg, flops, mixed, process
+from tff_algorithms import client_inputs, fed_avg, flops, mixed, process
 from tff_algorithms.dissimilarity import Dissimilarity
 from tff_algorithms.mixed import CentralLoss, Objective
 from tff_algorithms.server_state import ServerState
@@ -82,12 +82,7 @@ def build_one_way_gradient_transfer(
   federated, central = mixed.weighted_losses(
     model, central_model, federated_weight, central_weight
   )
-  loss = CentralLoss(
-    oracle=central,
-    batch_size=checks.count(central_batch_size, 'central_batch_size'),
-    clip_norm=mixed.checked_clip_norm(central_clip_norm),
-    seed=seed,
-  )
+  loss = CentralLoss(central, central_batch_size, central_clip_norm, seed)
   terms = [CentralGradient(loss), *arguments.pop('terms', ())]
   if diagnostics:
     dissimilarity = Dissimilarity(

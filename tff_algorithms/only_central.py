@@ -13,7 +13,6 @@ import tensorflow_federated as tff
 from tff_algorithms import (
   checks,
   client_inputs,
-  mixed,
   oracles,
   process,
   schedules,
@@ -52,12 +51,7 @@ def build_only_central(
     seed: The run's seed, for initial weights and dropout.
   """
   oracle = oracles.as_oracle(model)
-  loss = CentralLoss(
-    oracle=oracle,
-    batch_size=checks.count(central_batch_size, 'central_batch_size'),
-    clip_norm=mixed.checked_clip_norm(central_clip_norm),
-    seed=seed,
-  )
+  loss = CentralLoss(oracle, central_batch_size, central_clip_norm, seed)
   num_steps = checks.count(central_steps, 'central_steps')
 
   def run_round(server):

@@ -154,12 +154,7 @@ def build_parallel_training(
   if central_learning_rate is None:
     eta_s = server_steps.learning_rate_of(server_optimizer)
     central_learning_rate = client_learning_rate * eta_s
-  loss = mixed.CentralLoss(
-    oracle=central,
-    batch_size=checks.count(central_batch_size, 'central_batch_size'),
-    clip_norm=mixed.checked_clip_norm(central_clip_norm),
-    seed=seed,
-  )
+  loss = mixed.CentralLoss(central, central_batch_size, central_clip_norm, seed)
   if diagnostics:
     dissimilarity = Dissimilarity(
       federated_weight, central_weight, loss.first_gradient, gradient_aggregator
