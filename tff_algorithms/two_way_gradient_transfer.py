@@ -161,6 +161,7 @@ def build_two_way_gradient_transfer(
   terms: Sequence[Term] = (),
   aggregator: tff.aggregators.AggregationFactory | None = None,
   gradient_aggregator: tff.aggregators.AggregationFactory | None = None,
+  steps_aggregator: tff.aggregators.AggregationFactory | None = None,
   **arguments: Any,
 ) -> process.PhasedProcess | process.MixedProcess:
   """Builds 2-way gradient transfer.
@@ -181,7 +182,8 @@ def build_two_way_gradient_transfer(
       With one that does not weight (DP, secure sums) nothing is recovered.
     gradient_aggregator: For what is averaged beside the updates, and for the gradient
       of `diagnostics`: a plain mean by default, and needed with such an `aggregator`.
-      The mean of K_i, a scalar, is always a plain one.
+    steps_aggregator: For K_i, a scalar: a plain mean by default. Where all is to be
+      secure, give this and `gradient_aggregator` too.
     **arguments: More arguments of `build_parallel_training`.
   """
   is_unweighted = _is_unweighted(aggregator)
@@ -200,7 +202,7 @@ def build_two_way_gradient_transfer(
   # Clients that are left out count among the steps where they count in the other mean.
   counts_all = is_unweighted if is_recovered and is_uniform else _is_unweighted(beside)
   steps = tff.aggregators.UnweightedMeanFactory() if counts_all else MeanFactory()
-  term = Transfer(is_recovered, is_uniform, beside, steps)
+  term = Transfer(is_recovered, is_uniform, beside, steps_aggregator or steps)
   return build_parallel_training(
     model,
     central_model,

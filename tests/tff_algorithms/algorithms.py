@@ -92,7 +92,15 @@ mime_lite_mvr = _of_mvr(lite=True)
 _CENTRAL = dict(central_batch_size=1, central_steps=2)
 parallel_training = _of_mixed(build_parallel_training, **_CENTRAL)
 one_way_gradient_transfer = _of_mixed(build_one_way_gradient_transfer)
-two_way_gradient_transfer = _of_mixed(build_two_way_gradient_transfer, **_CENTRAL)
+
+
+def _two_way_with_an_aggregator_for_all(model, central, **arguments):
+  if 'aggregator' in arguments:
+    arguments['steps_aggregator'] = arguments['aggregator']
+  return build_two_way_gradient_transfer(model, central, **arguments)
+
+
+two_way_gradient_transfer = _of_mixed(_two_way_with_an_aggregator_for_all, **_CENTRAL)
 
 MIME_FAMILY = {
   'mime': mime,
