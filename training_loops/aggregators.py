@@ -77,10 +77,9 @@ def num_private_rounds(config: Mapping[str, Any], round_num: int) -> int:
   """How often clients have sent something through the mechanism after a round."""
   num_rounds = round_num
   if config['algorithm'] == 'transfer_learning':
-    first, second = min(round_num, config['transfer_round']), 0
-    second = round_num - first
+    in_first_stage = min(round_num, config['transfer_round'])
     is_central_first = config['transfer_order'] == 'central_first'
-    num_rounds = second if is_central_first else first
+    num_rounds = round_num - in_first_stage if is_central_first else in_first_stage
   # Updates and gradients.
   return num_rounds * (2 if config['algorithm'] == 'two_way_gradient_transfer' else 1)
 

@@ -225,7 +225,7 @@ def test_real_texts_are_mostly_of_known_characters_in_the_right_shares(data_dir)
   if not downloads.prepared_wikipedia(str(data_dir)):
     try:
       downloads.wikipedia_texts(str(data_dir))
-    except ValueError as error:
+    except ValueError as error:  # A directory may have the posts alone.
       pytest.skip(str(error))
   task = _load(data_dir)
   for data in (*task.test_parts.values(), task.central.data):
