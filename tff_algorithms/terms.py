@@ -160,7 +160,8 @@ def value_at_x(term: Term, message: Any, x: Structure) -> Structure:
   """
   unknown = _OnlyOnAClient(
     f'the term {term.name!r} needs what only a client has for its value at y = x, so '
-    'the server cannot track the state of a base optimizer with it.'
+    'the server cannot follow it: neither the state of a base optimizer nor a '
+    'selection goes with it.'
   )
   step = Step(y=x, x=x, evaluate=lambda weights: unknown.gradient)
   value = term.value(step, message, unknown)
