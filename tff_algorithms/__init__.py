@@ -11,7 +11,9 @@ _HOMES = {
   'Model': 'models',
   'TransferLearning': 'transfer_learning',
   'build_example_transfer': 'example_transfer',
+  'InMemoryClientStates': 'client_states',
   'build_fed_avg': 'fed_avg',
+  'build_fed_dyn': 'fed_dyn',
   'build_fed_prox': 'fed_prox',
   'build_loc_mime': 'loc_mime',
   'build_mime': 'mime',
@@ -21,6 +23,7 @@ _HOMES = {
   'build_only_central': 'only_central',
   'build_parallel_training': 'parallel_training',
   'build_parallel_training_of_populations': 'populations',
+  'build_scaffold': 'scaffold',
   'build_server_only': 'server_only',
   'build_two_way_gradient_transfer': 'two_way_gradient_transfer',
 }

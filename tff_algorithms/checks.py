@@ -2,6 +2,7 @@
 
 import math
 import numbers
+from typing import Any
 
 
 def positive(value: float, name: str) -> float:
@@ -39,8 +40,9 @@ def count(value: int, name: str) -> int:
   return int(value)
 
 
-def one_of(value: str, choices: tuple[str, ...], name: str) -> str:
+def one_of(value: Any, choices: tuple, name: str) -> Any:
   """One of the choices."""
   if value not in choices:
-    raise ValueError(f'{name} must be one of {", ".join(choices)}, found {value!r}.')
+    names = ', '.join(map(str, choices))
+    raise ValueError(f'{name} must be one of {names}, found {value!r}.')
   return value

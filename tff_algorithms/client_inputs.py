@@ -28,6 +28,7 @@ class ClientRows(NamedTuple):
     only_gradient: A boolean scalar where a cohort is split in halves: whether it sends
       a full gradient and no update, or an update and no full gradient. None for both.
     population: Which of several populations it belongs to, an int32 scalar, or None.
+    state: What it has kept since it last took part; `()` where clients keep nothing.
   """
 
   key: tf.Tensor
@@ -35,6 +36,7 @@ class ClientRows(NamedTuple):
   max_steps: tf.Tensor | None = None
   only_gradient: tf.Tensor | None = None
   population: tf.Tensor | None = None
+  state: Any = ()
 
   @property
   def rows_for_gradient(self) -> Any:

@@ -47,11 +47,12 @@ def build_fed_avg(
   client_input: client_inputs.ClientInput | None = None,
   central_input: client_inputs.ClientInput | None = None,
   selection: Selection | None = None,
+  client_states_by_file: bool = False,
   training: Callable[..., local_training.LocalTraining] = local_training.LocalTraining,
   hparams: Mapping[str, float] | None = None,
   step_flops: int | None = None,
   seed: int = 0,
-) -> process.PhasedProcess | process.MixedProcess:
+) -> process.PhasedProcess | process.MixedProcess | process.StatefulProcess:
   """Builds FedAvg.
 
   `next` is `(<S@SERVER, {batch*}@CLIENTS> -> <state=S@SERVER, metrics=M@SERVER>)`; see
@@ -86,6 +87,8 @@ def build_fed_avg(
       `next` takes it as a third argument, @SERVER.
     selection: Which rows of the model's tables a client is sent, and sends; None for
       all. The clients then step by SGD.
+    client_states_by_file: Whether what clients keep for a term is in files of theirs
+      (`client_state_files`); `next` then takes and returns paths.
     training: The phase, for more than local training.
     hparams: More hyperparameters of the process.
     step_flops: What a local step costs (`flops.of_a_step`), to be told in the metrics.
@@ -135,4 +138,5 @@ def build_fed_avg(
     metrics_aggregator=metrics_aggregator,
     central_input=central_input,
     selection=selection,
+    client_states_by_file=client_states_by_file,
   )

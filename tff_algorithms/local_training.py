@@ -125,6 +125,19 @@ class LocalTraining(Phase):
       for name, upload in term.shared.items()
     }
 
+  @property
+  def cohort_limit(self) -> int | None:
+    limits = [t.cohort_limit for t in self.terms if t.cohort_limit is not None]
+    return min(limits) if limits else None
+
+  def client_init(self, weights: ModelWeights) -> Any:
+    kept = collections.OrderedDict()
+    for term in self.terms:
+      state = tf.nest.map_structure(tf.convert_to_tensor, term.client_init(weights))
+      if tf.nest.flatten(state):
+        kept[term.name] = state
+    return kept or ()
+
   def message(self, server: ServerState) -> Message:
     factor = None if self.schedule is None else self.schedule(server.round_num)
     return Message(
@@ -171,10 +184,14 @@ class LocalTraining(Phase):
   def work(self, message: Message, given: ClientRows) -> ClientResult:
     x, optimizer = message.weights, self.client_optimizer
     client = self._client(message, given)
+    kept: Any = collections.OrderedDict(given.state)
+    clients = [
+      dataclasses.replace(client, state=kept.get(term.name, ())) for term in self.terms
+    ]
     trains = tf.constant(True) if given.only_gradient is None else ~given.only_gradient
     prepared = [
-      term.prepare(sent, client)
-      for term, sent in zip(self.terms, message.terms, strict=True)
+      term.prepare(sent, own)
+      for term, sent, own in zip(self.terms, message.terms, clients, strict=True)
     ]
     outcome = local_loop.local_loop(
       self.oracle,
@@ -196,9 +213,11 @@ class LocalTraining(Phase):
     n = tf.where(trains, client.num_examples, tf.zeros_like(client.num_examples))
     weight = client_weight(self.weighting, n)
     uploads = collections.OrderedDict({DELTA: Upload(delta, weight)})
-    for term, made in zip(self.terms, prepared, strict=True):
-      for name, upload in term.uploads(client, made, outcome).items():
+    for term, own, made in zip(self.terms, clients, prepared, strict=True):
+      for name, upload in term.uploads(own, made, outcome).items():
         uploads[f'{term.name}_{name}'] = upload
+      if term.name in kept:
+        kept[term.name] = term.next_client_state(own, made, outcome)
     norm, weight = structures.global_norm(delta), tf.cast(weight, tf.float32)
     measurements = collections.OrderedDict(
       loss_measurements(outcome),
@@ -209,7 +228,7 @@ class LocalTraining(Phase):
       weighted_square_sum=weight * tf.square(norm),
       weight_sum=weight,
     )
-    return ClientResult(uploads, measurements)
+    return ClientResult(uploads, measurements, kept or ())
 
   def _num_steps(self, given: ClientRows) -> tf.Tensor:
     num_steps = local_loop.num_local_steps(

@@ -14,6 +14,7 @@ import tensorflow_federated as tff
 
 from tff_algorithms import local_loop, structures
 from tff_algorithms.client_inputs import ClientRows
+from tff_algorithms.models import ModelWeights
 from tff_algorithms.oracles import Oracle
 from tff_algorithms.server_state import ServerState
 from tff_algorithms.structures import Structure
@@ -38,10 +39,12 @@ class ClientResult(NamedTuple):
   Attributes:
     uploads: An OrderedDict of name -> `Upload`.
     measurements: An OrderedDict of float sums, added up over the clients.
+    state: What it keeps for the next time; `()` where clients keep nothing.
   """
 
   uploads: collections.OrderedDict
   measurements: collections.OrderedDict
+  state: Any = ()
 
 
 class Phase(abc.ABC):
@@ -56,6 +59,16 @@ class Phase(abc.ABC):
   def shared(self) -> dict[str, str]:
     """Those that aggregate another's upload: name -> the name of that upload."""
     return {}
+
+  @property
+  def cohort_limit(self) -> int | None:
+    """How many clients a round can have, where there are no more in all."""
+    return None
+
+  def client_init(self, weights: ModelWeights) -> Any:
+    """What a client starts with that has never taken part; `()` if it keeps nothing."""
+    del weights
+    return ()
 
   @abc.abstractmethod
   def message(self, server: ServerState) -> Any:

@@ -1,95 +1,25 @@
-"""Phases made a `tff.learning.templates.LearningProcess`."""
+"""Phases made a process: a `LearningProcess` wherever its signature allows."""
 
 import collections
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algorithms.client_inputs import ClientInput
-from tff_algorithms.models import ModelWeights
 from tff_algorithms.phases import Phase
+from tff_algorithms.process_types import (
+  MixedProcess,
+  PhasedProcess,
+  State,
+  StatefulOutput,
+  StatefulProcess,
+  accessors,
+)
 from tff_algorithms.round_trip import RoundTrip
 from tff_algorithms.selection import Selection
 from tff_algorithms.server_state import ServerState
-
-
-class State(NamedTuple):
-  """The state of a process.
-
-  Attributes:
-    server: The algorithm's state.
-    aggregators: The states of its aggregators, a tuple with an OrderedDict a phase.
-  """
-
-  server: ServerState
-  aggregators: tuple
-
-
-class _Phased:
-  """A process whose round can also be run one phase at a time."""
-
-  _phases: tuple[tff.Computation, ...]
-
-  @property
-  def phases(self) -> tuple[tff.Computation, ...]:
-    """`(<S@SERVER, {I}@CLIENTS> -> <state=S@SERVER, metrics=P@SERVER>)` a phase.
-
-    With an argument of the server's that is the third, as of `next`.
-
-    Each is one broadcast and one aggregation, where `next` of several phases is more
-    than TFF's deployment forms and its distributed runtime take. One after the other
-    they are `next`, but for P being the metrics of a single phase.
-    """
-    return self._phases
-
-
-class PhasedProcess(_Phased, tff.learning.templates.LearningProcess):
-  """A `LearningProcess` whose round can also be run one phase at a time."""
-
-  def __init__(self, phases: Sequence[tff.Computation], *args: Any, **kwargs: Any):
-    super().__init__(*args, **kwargs)
-    self._phases = tuple(phases)
-
-
-class MixedProcess(_Phased, tff.templates.IterativeProcess):
-  """A process whose `next` (and each phase) takes an argument of the server's last.
-
-  A `LearningProcess` cannot; this has the same methods beside.
-
-  Attributes:
-    get_model_weights: `(S -> W)`.
-    set_model_weights: `(<S, W> -> S)`.
-    get_hparams: `(S -> H)`.
-    set_hparams: `(<S, H> -> S)`.
-  """
-
-  def __init__(
-    self,
-    phases: Sequence[tff.Computation],
-    initialize_fn: tff.Computation,
-    next_fn: tff.Computation,
-    get_model_weights: tff.Computation,
-    set_model_weights: tff.Computation,
-    *,
-    get_hparams_fn: tff.Computation,
-    set_hparams_fn: tff.Computation,
-  ):
-    super().__init__(initialize_fn, next_fn, next_is_multi_arg=True)
-    self._phases = tuple(phases)
-    self.get_model_weights = get_model_weights
-    self.set_model_weights = set_model_weights
-    self.get_hparams = get_hparams_fn
-    self.set_hparams = set_hparams_fn
-
-
-def model_weights(state: State) -> ModelWeights:
-  """The model in a state: `get_model_weights` without a call of the runtime.
-
-  Such a call ships the whole state there and the model back, seconds for a large one.
-  """
-  return state.server.weights
 
 
 def build_learning_process(
@@ -102,7 +32,8 @@ def build_learning_process(
   metrics_aggregator: tff.aggregators.UnweightedAggregationFactory | None = None,
   central_input: ClientInput | None = None,
   selection: Selection | None = None,
-) -> PhasedProcess | MixedProcess:
+  client_states_by_file: bool = False,
+) -> PhasedProcess | MixedProcess | StatefulProcess:
   """Builds the process whose `next` runs the phases one after the other.
 
   Type signatures, with S the state (a `State`), I the client's input, W the weights
@@ -119,7 +50,8 @@ def build_learning_process(
   metrics of all phases but the last carry the phase's class name as a prefix.
 
   With a `central_input` of type C the process is a `MixedProcess`, and `next` is
-  `(<state=S@SERVER, clients={I}@CLIENTS, central=C@SERVER> -> ...)`.
+  `(<state=S@SERVER, clients={I}@CLIENTS, central=C@SERVER> -> ...)`. Where clients keep
+  something it is a `StatefulProcess`, whose `next` takes and returns that too.
 
   Args:
     initial_state: A TensorFlow function that makes the algorithm's first state.
@@ -132,6 +64,8 @@ def build_learning_process(
       hold all of them. Secure here and in the phases, every aggregation is.
     central_input: What the server's own argument is, where it has rows of its own.
     selection: Which rows of the model's tables a client is sent; None for all.
+    client_states_by_file: Whether what clients keep is in files of theirs
+      (`client_state_files`); `next` then takes and returns paths.
   """
   server_init = tff.tensorflow.computation(initial_state)
   server_type = server_init.type_signature.result
@@ -144,6 +78,7 @@ def build_learning_process(
       is_last=i == len(phases),
       central_input=central_input,
       selection=selection,
+      client_states_by_file=client_states_by_file,
     )
     for i, phase in enumerate(phases, start=1)
   ]
@@ -154,52 +89,71 @@ def build_learning_process(
     server = tff.federated_eval(server_init, tff.SERVER)
     return tff.federated_zip(State(server, aggregators))
 
-  argument_types = [
-    initialize.type_signature.result,
-    tff.FederatedType(client_input.type, tff.CLIENTS),
-  ]
+  types = collections.OrderedDict(
+    state=initialize.type_signature.result,
+    clients=tff.FederatedType(client_input.type, tff.CLIENTS),
+  )
+  stateful = [trip for trip in trips if trip.client_state_type is not None]
+  if len(stateful) > 1:
+    raise ValueError('Clients can keep something from one phase of a round, not more.')
+  for trip in stateful:
+    types['client_states'] = tff.FederatedType(trip.client_state_type, tff.CLIENTS)
   if central_input:
-    argument_types.append(tff.FederatedType(central_input.type, tff.SERVER))
-
-  def federated(run):
-    """`run(state, clients[, central])` as a computation that names its arguments."""
-    if not central_input:
-      return tff.federated_computation(
-        lambda state, clients: run(state, clients), *argument_types
-      )
-    return tff.federated_computation(
-      lambda state, clients, central: run(state, clients, central), *argument_types
-    )
+    types['central'] = tff.FederatedType(central_input.type, tff.SERVER)
 
   def phase_computation(i):
-    def run_phase(state, clients, *central):
-      server, own, metrics = trips[i].run(
-        state.server, state.aggregators[i], clients, *central
+    def run_phase(state, clients, client_states=None, central=None):
+      trip = trips[i].run(
+        state.server, state.aggregators[i], clients, client_states, central
       )
-      aggregators = [own if i == j else state.aggregators[j] for j in range(len(trips))]
-      new_state = tff.federated_zip(State(server, tuple(aggregators)))
-      return tff.learning.templates.LearningProcessOutput(new_state, metrics)
+      aggregators = [
+        trip.aggregators if i == j else state.aggregators[j] for j in range(len(trips))
+      ]
+      new_state = tff.federated_zip(State(trip.server, tuple(aggregators)))
+      if trips[i] not in stateful:
+        return tff.learning.templates.LearningProcessOutput(new_state, trip.metrics)
+      return StatefulOutput(new_state, trip.metrics, trip.proposed, trip.is_accepted)
 
-    return federated(run_phase)
+    taken = dict(types)
+    if trips[i] not in stateful:
+      taken.pop('client_states', None)
+    return _federated(run_phase, taken)
 
   computations = [phase_computation(i) for i in range(len(phases))]
 
-  def next_round(state, clients, *central):
+  def next_round(state, **arguments):
     metrics = []
+    kept: dict[str, Any] = {}
     for run_phase in computations:
-      output = run_phase(state, clients, *central)
+      names = tff.structure.name_list(run_phase.type_signature.parameter)
+      output = run_phase(state, *(arguments[name] for name in names[1:]))
       state = output.state
       metrics.append(output.metrics)
-    return tff.learning.templates.LearningProcessOutput(
-      state, _merge_metrics(phases, metrics)
-    )
+      if 'client_states' in names:
+        kept = {'proposed': output.proposed, 'is_accepted': output.is_accepted}
+    merged = _merge_metrics(phases, metrics)
+    if not kept:
+      return tff.learning.templates.LearningProcessOutput(state, merged)
+    return StatefulOutput(state, merged, **kept)
 
-  process_class = MixedProcess if central_input else PhasedProcess
-  return process_class(
-    computations,
-    initialize,
-    federated(next_round),
-    **_accessors(initialize, server_optimizer, optimizer_name),
+  arguments = (computations, initialize, _federated(next_round, types))
+  methods = accessors(initialize, server_optimizer, optimizer_name)
+  if stateful:
+    (trip,) = stateful
+    initialize_client = tff.tensorflow.computation(
+      lambda: trip.phase.client_init(initial_state().weights)
+    )
+    return StatefulProcess(initialize_client, *arguments, **methods)
+  return (MixedProcess if central_input else PhasedProcess)(*arguments, **methods)
+
+
+def _federated(
+  run: Callable[..., Any], types: Mapping[str, tff.Type]
+) -> tff.Computation:
+  """A function of arguments by name as a computation of these types."""
+  return tff.federated_computation(
+    lambda arguments: run(**{name: arguments[name] for name in types}),
+    tff.StructType(list(types.items())),
   )
 
 
@@ -248,45 +202,8 @@ def build_central_process(
     )
 
   return MixedProcess(
-    (), initialize, next_round, **_accessors(initialize, optimizer, 'optimizer')
+    (), initialize, next_round, **accessors(initialize, optimizer, 'optimizer')
   )
-
-
-def _accessors(
-  initialize: tff.Computation,
-  server_optimizer: tff.learning.optimizers.Optimizer,
-  optimizer_name: str,
-) -> dict[str, tff.Computation]:
-  """What gets and sets the weights and the hyperparameters in a state."""
-  state_type = initialize.type_signature.result.member
-  get_model_weights = tff.tensorflow.computation(model_weights, state_type)
-
-  @tff.tensorflow.computation(state_type, state_type.server.weights)
-  def set_model_weights(state, weights):
-    return state._replace(server=state.server._replace(weights=weights))
-
-  @tff.tensorflow.computation(state_type)
-  def get_hparams(state):
-    server = state.server
-    hparams = collections.OrderedDict(server.hparams)
-    hparams[optimizer_name] = server_optimizer.get_hparams(server.optimizer)
-    return hparams
-
-  @tff.tensorflow.computation(state_type, get_hparams.type_signature.result)
-  def set_hparams(state, hparams):
-    hparams = collections.OrderedDict(hparams)
-    optimizer = server_optimizer.set_hparams(
-      state.server.optimizer, hparams.pop(optimizer_name)
-    )
-    server = state.server._replace(optimizer=optimizer, hparams=hparams)
-    return state._replace(server=server)
-
-  return {
-    'get_model_weights': get_model_weights,
-    'set_model_weights': set_model_weights,
-    'get_hparams_fn': get_hparams,
-    'set_hparams_fn': set_hparams,
-  }
 
 
 def _merge_metrics(phases, metrics):

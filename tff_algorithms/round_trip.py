@@ -9,18 +9,18 @@ the new state is not finite, everything stays as it was but the number of the ro
 import collections
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algorithms import local_loop, structures
+from tff_algorithms import client_state_files, local_loop, structures
+from tff_algorithms.aggregation import Aggregation
 from tff_algorithms.client_inputs import ClientInput
+from tff_algorithms.client_states import ClientState
 from tff_algorithms.phases import Phase
 from tff_algorithms.selection import Selection
 from tff_algorithms.server_state import ServerState
 from tff_algorithms.transports import Everything, Rows
-
-_MEASUREMENTS = 'measurements'
-_SUMS = (tff.aggregators.SumFactory, tff.aggregators.SecureSumFactory)
 
 
 class _Counted(NamedTuple):
@@ -39,16 +39,31 @@ class _Counted(NamedTuple):
   measurements: collections.OrderedDict
 
 
-class _Aggregates(NamedTuple):
-  """What an aggregator returned: its new state, the result, what it measured."""
+class Trip(NamedTuple):
+  """What a trip gave, all of it placed.
 
-  states: collections.OrderedDict
-  results: collections.OrderedDict
-  measurements: collections.OrderedDict
+  Attributes:
+    server: The new `ServerState`.
+    aggregators: The new states of the aggregators.
+    metrics: The phase's metrics.
+    proposed: What the clients would keep, @CLIENTS; None where they keep nothing.
+    is_accepted: Whether the server's state is new, so that they may; likewise.
+  """
+
+  server: Any
+  aggregators: Any
+  metrics: Any
+  proposed: Any
+  is_accepted: Any
 
 
 class RoundTrip:
-  """The federated computation around one phase: broadcast, map, aggregate."""
+  """The federated computation around one phase: broadcast, map, aggregate.
+
+  Attributes:
+    phase: The phase.
+    client_state_type: What a client keeps, with its id, unplaced; None if nothing.
+  """
 
   def __init__(
     self,
@@ -59,6 +74,7 @@ class RoundTrip:
     is_last: bool,
     central_input: ClientInput | None = None,
     selection: Selection | None = None,
+    client_states_by_file: bool = False,
   ):
     """Traces the phase.
 
@@ -70,9 +86,10 @@ class RoundTrip:
       is_last: Whether the round ends here, and is to be counted.
       central_input: What the server's argument is, if it has one.
       selection: Which part of the message a client is sent; None for all of it.
+      client_states_by_file: Whether what clients keep is in files of theirs.
     """
     # In this order: each type follows from those before it.
-    self._phase = phase
+    self.phase = phase
     self._is_last = is_last
     self._central_input = central_input
     self._way = Rows(selection, client_input) if selection else Everything()
@@ -83,66 +100,25 @@ class RoundTrip:
     )
     message_type = self._message.type_signature.result
     self._client_input = client_input
-    self._client = tff.tensorflow.computation(
-      self._guarded_work, self._way.sent_type(message_type), client_input.type
-    )
-    uploads_type, counted_type = self._client.type_signature.result
-    self._upload_names = tff.structure.name_list(uploads_type)
-    self._aggregators = collections.OrderedDict(
-      (name, self._create(name, factory, uploads_type))
-      for name, factory in phase.aggregators.items()
-    )
-    self._check_all_are_aggregated()
-    factory = metrics_aggregator or tff.aggregators.SumFactory()
-    # The guards count clients with it: noise or a clipped norm would mislead them.
-    if not isinstance(factory, _SUMS):
-      raise ValueError(
-        'metrics_aggregator must be a tff.aggregators.SumFactory or SecureSumFactory, '
-        f'found {type(factory).__name__}.'
+    self._states_by_file = client_states_by_file
+    self.client_state_type = self._client_state_type(server_type)
+    client_types = [self._way.sent_type(message_type), client_input.type]
+    if self.client_state_type is None:
+      self._client = tff.tensorflow.computation(
+        lambda sent, value: self._guarded_work(sent, value, None)[:2], *client_types
       )
-    self._sum = factory.create(counted_type)
+    else:
+      self._client = tff.tensorflow.computation(
+        self._guarded_work, *client_types, self.client_state_type
+      )
+    uploads_type, counted_type, *_ = self._client.type_signature.result
+    self._aggregation = Aggregation(
+      phase, self._way, uploads_type, counted_type, metrics_aggregator
+    )
     self._bytes = collections.OrderedDict(
       bytes_down=phase.bytes_down(self._way.message_type(message_type)),
-      # What is aggregated twice is sent once.
-      bytes_up=sum(
-        structures.size_in_bytes(upload.value)
-        + (structures.size_in_bytes(upload.weight) if self._is_weighted(name) else 0)
-        for name, upload in tff.structure.iter_elements(uploads_type)
-      ),
+      bytes_up=self._aggregation.bytes_up,
     )
-
-  def _source_of(self, name: str) -> str:
-    """The upload whose value an aggregator takes."""
-    return self._phase.shared.get(name, name)
-
-  def _is_weighted(self, upload: str) -> bool:
-    """Whether the weight of an upload is used."""
-    return any(
-      aggregator.is_weighted
-      for name, aggregator in self._aggregators.items()
-      if upload in (name, self._source_of(name))
-    )
-
-  def _create(self, name: str, factory: Any, uploads_type: Any) -> Any:
-    """The aggregation process of one of the phase's aggregators."""
-    source = self._source_of(name)
-    if source not in self._upload_names:
-      raise ValueError(
-        f'The aggregator {name!r} has no upload among {self._upload_names}.'
-      )
-    value_type = uploads_type[source].value
-    factory = self._way.factory(name, factory, value_type)
-    if isinstance(factory, tff.aggregators.UnweightedAggregationFactory):
-      return factory.create(value_type)
-    return factory.create(value_type, uploads_type[source].weight)
-
-  def _check_all_are_aggregated(self) -> None:
-    taken = {*self._aggregators, *map(self._source_of, self._aggregators)}
-    for name in self._upload_names:
-      if name not in taken:
-        raise ValueError(
-          f'The upload {name!r} has no aggregator among {list(self._aggregators)}.'
-        )
 
   def _with_rows(self, server: ServerState, own: Any) -> ServerState:
     """The state as a phase sees it, with a way to the server's own rows."""
@@ -153,75 +129,56 @@ class RoundTrip:
 
   def initialize_aggregators(self) -> Any:
     """The first states of the aggregators, @SERVER."""
-    states = collections.OrderedDict(
-      (name, aggregator.initialize()) for name, aggregator in self._aggregators.items()
-    )
-    states[_MEASUREMENTS] = self._sum.initialize()
-    return tff.federated_zip(states)
+    return self._aggregation.initialize()
 
   def run(
-    self, server: Any, aggregator_states: Any, clients: Any, own: Any = None
-  ) -> tuple:
-    """(server, aggregators @SERVER, clients) -> (server, aggregators, metrics).
+    self,
+    server: Any,
+    aggregator_states: Any,
+    clients: Any,
+    client_states: Any = None,
+    own: Any = None,
+  ) -> Trip:
+    """Goes to the clients and back.
 
     Args:
       server: The `ServerState` @SERVER.
       aggregator_states: The states of the aggregators @SERVER.
       clients: The clients' arguments.
-      own: The server's, if it has one.
+      client_states: What they have kept, if they keep something.
+      own: The server's argument, if it has one.
     """
     own = tff.federated_value((), tff.SERVER) if own is None else own
     message = tff.federated_map(self._message, (server, own))
     sent = self._way.send(message, clients)
-    results = tff.federated_map(self._client, (sent, clients))
-    outputs = collections.OrderedDict()
-    for name, aggregator in self._aggregators.items():
-      value = results[0][self._source_of(name)].value
-      # One that shares another's value may have weights of its own.
-      weighing = name if name in self._upload_names else self._source_of(name)
-      weight = (results[0][weighing].weight,) if aggregator.is_weighted else ()
-      outputs[name] = aggregator.next(aggregator_states[name], value, *weight)
-    counted = self._sum.next(aggregator_states[_MEASUREMENTS], results[1])
-    aggregates = _Aggregates(
-      states=collections.OrderedDict(
-        [(name, output.state) for name, output in outputs.items()]
-        + [(_MEASUREMENTS, counted.state)]
-      ),
-      results=collections.OrderedDict(
-        (name, output.result) for name, output in outputs.items()
-      ),
-      measurements=collections.OrderedDict(
-        (name, output.measurements) for name, output in outputs.items()
-      ),
+    states = () if client_states is None else (client_states,)
+    results = tff.federated_map(self._client, (sent, clients, *states))
+    aggregates, counted = self._aggregation.run(
+      aggregator_states, results[0], results[1]
     )
-    arguments = tff.federated_zip(
-      (server, aggregator_states, aggregates, counted.result, own)
-    )
+    arguments = tff.federated_zip((server, aggregator_states, aggregates, counted, own))
     finish = tff.tensorflow.computation(
       self._guarded_finish, *arguments.type_signature.member
     )
     finished = tff.federated_map(finish, arguments)
-    return finished[0], finished[1], finished[2]
+    proposed, is_accepted = None, None
+    if client_states is not None:
+      proposed, is_accepted = results[2], finished[3]
+    return Trip(finished[0], finished[1], finished[2], proposed, is_accepted)
 
-  def _missing_steps(self, server: ServerState) -> dict[str, Any]:
-    """What a step adds to each aggregator's result on what a client is not sent."""
-    by_upload = self._phase.unselected_step(server)
-    return {
-      name: by_upload[self._source_of(name)]
-      for name in self._aggregators
-      if self._source_of(name) in by_upload
-    }
-
-  def _guarded_work(self, sent, value):
+  def _guarded_work(self, sent, value, client_state):
     """A client's side of the phase, with what is not finite taken out."""
     given = self._client_input.load(value)
-    result = self._phase.work(*self._way.receive(sent, given))
+    if client_state is not None:
+      given = given._replace(state=self._loaded(client_state.value))
+    result = self.phase.work(*self._way.receive(sent, given))
     uploads = self._way.upload(result.uploads, result.measurements, given)
     result = result._replace(uploads=uploads)
     has_examples = local_loop.num_rows(given.rows) > 0
-    finite = structures.all_finite((given.rows, result.uploads, result.measurements))
+    finite = structures.all_finite((given.rows, result))
     kept = has_examples & finite
-    result = structures.select(kept, result, structures.zeros_like(result))
+    otherwise = structures.zeros_like(result)._replace(state=given.state)
+    result = structures.select(kept, result, otherwise)
     half = tf.ones([1])
     if given.only_gradient is not None:
       half = tf.one_hot(tf.cast(given.only_gradient, tf.int32), 2)
@@ -233,39 +190,76 @@ class RoundTrip:
     )
     self._counted_specs = structures.tensor_specs(counted)  # Known once traced.
     # As one vector: in TFF's runtime every tensor that travels has its price.
-    return result.uploads, structures.as_vector(counted)
+    counted = structures.as_vector(counted)
+    if client_state is not None:
+      new = self._saved(client_state.value, result.state)
+      client_state = client_state._replace(value=new)
+    return result.uploads, counted, client_state
+
+  def _client_state_type(self, server_type: Any) -> tff.Type | None:
+    """What a client keeps of the phase, with its id; None if nothing."""
+
+    def first(weights):
+      state = self.phase.client_init(weights)
+      self._client_state_specs = structures.tensor_specs(state)  # Known once traced.
+      return state
+
+    computation = tff.tensorflow.computation(first, server_type.weights)
+    if self._client_state_specs == ():
+      return None
+    if any(s.dtype == tf.string for s in tf.nest.flatten(self._client_state_specs)):
+      raise ValueError('What clients keep are numbers, found text.')
+    value = np.str_ if self._states_by_file else computation.type_signature.result
+    return tff.types.to_type(ClientState(np.str_, value))
+
+  def _loaded(self, value: Any) -> Any:
+    """A client's state, from what it is given for it."""
+    if not self._states_by_file:
+      return value
+    return client_state_files.read(value, self._client_state_specs)
+
+  def _saved(self, value: Any, state: Any) -> Any:
+    """What a client returns for its new state."""
+    return client_state_files.write(value, state) if self._states_by_file else state
 
   def _guarded_finish(self, server, aggregator_states, aggregates, counted, own):
     """The server's side of the phase, and its metrics."""
     old = self._with_rows(server, own)
     counted = structures.from_vector(counted, self._counted_specs)
-    with tf.control_dependencies(_cohort_errors(counted)):
+    with tf.control_dependencies(_cohort_errors(counted, self.phase.cohort_limit)):
       num_kept = tf.identity(counted.num_kept)
-    means = self._way.complete(aggregates.results, lambda: self._missing_steps(old))
-    new_server = self._phase.finish(old, means)._replace(central=())
+    means = self._way.complete(
+      aggregates.results,
+      lambda: self._aggregation.by_aggregator(self.phase.unselected_step(old)),
+    )
+    new_server = self.phase.finish(old, means)._replace(central=())
     # A secure sum of floats is quantised: half a client stands for none.
     trained = (new_server.weights.trainable, new_server.optimizer, new_server.terms)
     usable = tf.reduce_all(num_kept > 0.5) & structures.all_finite(trained)
-    usable &= self._phase.is_usable(old)
+    usable &= self.phase.is_usable(old)
     new_server, new_states = structures.select(
       usable, (new_server, aggregates.states), (server, aggregator_states)
     )
     if self._is_last:
       new_server = new_server._replace(round_num=server.round_num + 1)
-    metrics = self._phase.metrics(counted.measurements, means, old, new_server)
+    metrics = self.phase.metrics(counted.measurements, means, old, new_server)
     metrics.update(
       num_clients_left_out=counted.num_left_out,
       **{name: tf.constant(size, tf.int64) for name, size in self._bytes.items()},
     )
-    return (
-      new_server,
-      new_states,
-      collections.OrderedDict(train=metrics, aggregator=aggregates.measurements),
-    )
+    metrics = collections.OrderedDict(train=metrics, aggregator=aggregates.measurements)
+    if self.client_state_type is None:
+      return new_server, new_states, metrics
+    return new_server, new_states, metrics, usable
 
 
-def _cohort_errors(counted: _Counted) -> list[Any]:
-  """Operations that stop a round whose cohort cannot be."""
+def _cohort_errors(counted: _Counted, limit: int | None) -> list[Any]:
+  """Operations that stop a round whose cohort cannot be.
+
+  Args:
+    counted: The clients of the round.
+    limit: How many clients there are in all, where that matters.
+  """
   num_present = counted.num_present
   errors = [
     tf.debugging.assert_greater(
@@ -274,6 +268,14 @@ def _cohort_errors(counted: _Counted) -> list[Any]:
       message='Empty cohort: a round needs at least one client, found none.',
     )
   ]
+  if limit is not None:
+    errors.append(
+      tf.debugging.assert_less(
+        tf.reduce_sum(num_present),
+        limit + 0.5,
+        message=f'num_clients={limit} is less than the clients of this round.',
+      )
+    )
   if num_present.shape[0] == 2:
     errors.append(
       tf.debugging.assert_greater(

@@ -26,6 +26,8 @@ def subtract(a: Structure, b: Structure) -> Structure:
 
 def scale(factor: Any, a: Structure) -> Structure:
   """factor * a for a scalar factor, in each tensor's own dtype."""
+  if not tf.is_tensor(factor):
+    factor = np.float64(factor)  # As a tensor a Python number would be a float32.
   return tf.nest.map_structure(lambda t: tf.cast(factor, t.dtype) * t, a)
 
 

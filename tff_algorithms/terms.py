@@ -34,6 +34,7 @@ class Client:
     full_gradient: (weights, whether with dropout) -> the `local_loop.FullGradient`
       there; of no rows where the client is to send an update only.
     first_gradient: () -> the gradient of the first local step, at x.
+    state: What the term keeps on this client, as it is before the round.
   """
 
   weights: ModelWeights
@@ -42,6 +43,7 @@ class Client:
   seed: tf.Tensor
   full_gradient: Callable[[ModelWeights, bool], Any]
   first_gradient: Callable[[], Structure]
+  state: Any = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,15 +70,22 @@ class Term(abc.ABC):
   def name(self) -> str:
     """A prefix for the names of its uploads; unique within an algorithm."""
 
-  # Whether `uploads` wants `Outcome.gradient_sum`, which the loop adds up on request.
-  needs_gradient_sum: bool = False
-
   # Whether `value` is the same at all steps of a round, and follows from the message.
   is_constant: bool = False
 
   # Whether `value` takes another gradient on the step's batch: both must then see the
   # same randomness.
   takes_second_gradient: bool = False
+
+  @property
+  def needs_gradient_sum(self) -> bool:
+    """Whether it wants `Outcome.gradient_sum`, which the loop adds up on request."""
+    return False
+
+  @property
+  def cohort_limit(self) -> int | None:
+    """How many clients a round can have, where there are no more in all."""
+    return None
 
   @property
   def aggregators(self) -> Mapping[str, tff.aggregators.AggregationFactory]:
@@ -90,6 +99,11 @@ class Term(abc.ABC):
 
   def init(self, weights: ModelWeights) -> Any:
     """Its first state at the server."""
+    del weights
+    return ()
+
+  def client_init(self, weights: ModelWeights) -> Any:
+    """Its first state on a client; `()` if it keeps nothing there."""
     del weights
     return ()
 
@@ -118,6 +132,17 @@ class Term(abc.ABC):
     """
     del client, prepared, outcome
     return collections.OrderedDict()
+
+  def next_client_state(self, client: Client, prepared: Any, outcome: Any) -> Any:
+    """Its next state on the client, which a client that is left out does not take.
+
+    Args:
+      client: The client; `client.state` is the state so far.
+      prepared: What `prepare` gave.
+      outcome: The `local_loop.Outcome` of the client's training.
+    """
+    del prepared, outcome
+    return client.state
 
   def absorb(self, state: Any, means: Any, server: ServerState) -> Any:
     """Its next state at the server.
@@ -164,7 +189,10 @@ def value_at_x(term: Term, message: Any, x: Structure) -> Structure:
     'selection goes with it.'
   )
   step = Step(y=x, x=x, evaluate=lambda weights: unknown.gradient)
-  value = term.value(step, message, unknown)
+  try:
+    value = term.value(step, message, unknown)
+  except (TypeError, ValueError):
+    unknown.fail()  # What it would compute with is not there.
   if any(part is unknown for part in tf.nest.flatten(value)):
     unknown.fail()
   return value

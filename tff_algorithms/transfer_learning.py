@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import tensorflow_federated as tff
 
 from tff_algorithms import checks
-from tff_algorithms.process import State
+from tff_algorithms.process_types import State
 from tff_algorithms.server_state import ServerState
 
 ORDERS = ('central_first', 'federated_first')

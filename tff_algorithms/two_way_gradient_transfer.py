@@ -76,7 +76,7 @@ class Transfer(Term):
   is_constant = True
 
   @property
-  def needs_gradient_sum(self) -> bool:  # type: ignore[override]
+  def needs_gradient_sum(self) -> bool:
     return not self.is_recovered
 
   @property
