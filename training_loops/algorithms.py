@@ -35,6 +35,8 @@ class Algorithm:
       the server takes part with rows or a loss of its own, (flags, task, model, ...).
     takes: What `next` takes after the state: the clients' arguments, the server's.
     selects: Whether clients may be sent a part of the model, where the task says which.
+    is_stateful: Whether its clients keep something from round to round; it is then
+      told how many there are in all.
   """
 
   description: str
@@ -42,29 +44,47 @@ class Algorithm:
   build: Callable[..., Any]
   takes: tuple[str, ...] = ('clients',)
   selects: bool = False
+  is_stateful: bool = False
 
 
-_CLIENT_WEIGHTING = choice(
-  'client_weighting',
-  'examples',
-  'How clients count in the mean.',
-  {'examples': [], 'uniform': []},
-)
+def _fed_prox_rho(default: float) -> Option:
+  return number(
+    'fed_prox_rho', default, 'Strength of the pull towards the model sent.', at_least=0
+  )
 
-# What every algorithm with local steps uses.
-_LOCAL_STEPS = (
-  number('client_learning_rate', 0.1, 'The learning rate of the clients.', above=0),
-  integer('batch_size', 20, 'Examples that a client takes at a time.'),
-  integer('client_epochs', 1, 'Passes over the data of a client in a round.'),
-  integer('max_client_steps', None, 'Most local steps of a client in a round.'),
-  _CLIENT_WEIGHTING,
-  learning_rate_schedules.schedule_option('client'),
-  learning_rate_schedules.schedule_option('server'),
-)
+
+def _client_weighting(default: str) -> Option:
+  return choice(
+    'client_weighting',
+    default,
+    'How clients count in the mean.',
+    {'examples': [], 'uniform': []},
+  )
+
+
+def _local_step_options(weighting: str) -> tuple[Option, ...]:
+  """What every algorithm with local steps uses."""
+  return (
+    number('client_learning_rate', 0.1, 'The learning rate of the clients.', above=0),
+    integer('batch_size', 20, 'Examples that a client takes at a time.'),
+    integer('client_epochs', 1, 'Passes over the data of a client in a round.'),
+    integer('max_client_steps', None, 'Most local steps of a client in a round.'),
+    _client_weighting(weighting),
+    learning_rate_schedules.schedule_option('client'),
+    learning_rate_schedules.schedule_option('server'),
+  )
+
+
+_LOCAL_STEPS = _local_step_options('examples')
 _LOCAL_TRAINING = (
   *_LOCAL_STEPS,
   optimizers.SERVER_OPTIMIZER,
   aggregators.AGGREGATOR,
+)
+# Of algorithms whose clients keep something; their papers weight clients alike.
+_STATEFUL_TRAINING = (
+  *_local_step_options('uniform'),
+  optimizers.SERVER_OPTIMIZER,
 )
 
 # What every algorithm of the Mime paper uses.
@@ -85,10 +105,6 @@ _MIME_CONTROL_VARIATE = choice(
   {'current': [], 'previous': []},
 )
 
-_FED_PROX_RHO = number(
-  'fed_prox_rho', 0.1, 'Strength of the pull towards the model sent.', at_least=0
-)
-
 
 def _local_steps(config: Config) -> dict[str, Any]:
   """The arguments that builders take from `_LOCAL_STEPS`, but for the rate."""
@@ -104,11 +120,15 @@ def _local_steps(config: Config) -> dict[str, Any]:
 
 def _local_training(config: Config) -> dict[str, Any]:
   """The arguments of `build_fed_avg` from `_LOCAL_TRAINING`."""
+  return {**_stateful_training(config), 'aggregator': aggregators.build(config)}
+
+
+def _stateful_training(config: Config) -> dict[str, Any]:
+  """The arguments of `build_fed_avg` from `_STATEFUL_TRAINING`."""
   return {
     **_local_steps(config),
     'client_learning_rate': config['client_learning_rate'],
     'server_optimizer': optimizers.build_server_optimizer(config),
-    'aggregator': aggregators.build(config),
   }
 
 
@@ -142,6 +162,27 @@ def _fed_prox(config, model, **common):
 
   rho = config['fed_prox_rho']
   return build_fed_prox(model, rho=rho, **_local_training(config), **common)
+
+
+def _scaffold(config, model, **common):
+  from tff_algorithms.fed_prox import Proximal
+  from tff_algorithms.scaffold import build_scaffold
+
+  rho = config['fed_prox_rho']
+  return build_scaffold(
+    model,
+    option=int(config['scaffold_option']),
+    terms=[Proximal(rho)] if rho else [],
+    **_stateful_training(config),
+    **common,
+  )
+
+
+def _fed_dyn(config, model, **common):
+  from tff_algorithms.fed_dyn import build_fed_dyn
+
+  alpha = config['fed_dyn_alpha']
+  return build_fed_dyn(model, alpha=alpha, **_stateful_training(config), **common)
 
 
 def _mixed(build):
@@ -208,9 +249,34 @@ _ALGORITHMS = {
   ),
   'fed_prox': Algorithm(
     'FedProx: FedAvg with a proximal term in the local loss (Li 2020).',
-    (*_LOCAL_TRAINING, _FED_PROX_RHO),
+    (*_LOCAL_TRAINING, _fed_prox_rho(0.1)),
     _fed_prox,
     selects=True,
+  ),
+  'scaffold': Algorithm(
+    'SCAFFOLD: control variates that clients keep, no drift (Karimireddy 2020).',
+    (
+      *_STATEFUL_TRAINING,
+      choice(
+        'scaffold_option',
+        '2',
+        "How a client's control variate is renewed: 1, its gradient at the model sent, "
+        'one more pass; 2, the mean gradient of its steps.',
+        {'1': [], '2': []},
+      ),
+      _fed_prox_rho(0.0),
+    ),
+    _scaffold,
+    is_stateful=True,
+  ),
+  'fed_dyn': Algorithm(
+    'FedDyn: a regularizer that clients keep and adapt (Acar 2021).',
+    (
+      *_STATEFUL_TRAINING,
+      number('fed_dyn_alpha', 0.1, 'Strength of the regularizer.', above=0),
+    ),
+    _fed_dyn,
+    is_stateful=True,
   ),
   'mime': Algorithm(
     "Mime: the server's optimizer in every local step, no drift (Karimireddy 2021).",
@@ -286,7 +352,7 @@ _ALGORITHMS = {
     "The centralized baseline: one step a round with the cohort's full gradient.",
     (
       integer('batch_size', 512, 'Examples that a client takes at a time.'),
-      _CLIENT_WEIGHTING,
+      _client_weighting('examples'),
       learning_rate_schedules.schedule_option('server'),
       optimizers.SERVER_BASE_OPTIMIZER,
     ),
@@ -348,6 +414,9 @@ def build(
   common: dict[str, Any] = {'client_input': client_input, 'seed': config['seed']}
   if algorithm.selects and task.selection is not None:
     common['selection'] = task.selection
+  if algorithm.is_stateful:
+    common['num_clients'] = len(task.train.client_ids)
+    common['client_states_by_file'] = True
   if not is_mixed(config):
     return algorithm.build(config, model, **common)
   mixed_algorithms.require_central(config, task)

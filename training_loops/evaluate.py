@@ -116,7 +116,7 @@ def _evaluate(
   max_clients: int | None,
 ) -> tuple[Metrics, Clients, int]:
   """The metrics over all examples, by client, and how many clients have none."""
-  from tff_algorithms.process import model_weights
+  from tff_algorithms.process_types import model_weights
   from training_loops import evaluation, training
 
   task = training.load_task(run_flags)

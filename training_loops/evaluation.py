@@ -14,6 +14,15 @@ from tff_algorithms import models
 _CHUNK_ROWS = 256
 
 
+def distance(weights: models.ModelWeights, other: models.ModelWeights) -> np.float32:
+  """The Euclidean norm of the difference of their trainable weights."""
+  pairs = zip(
+    tf.nest.flatten(weights.trainable), tf.nest.flatten(other.trainable), strict=True
+  )
+  squares = [np.square(np.subtract(a, b, dtype=np.float64)).sum() for a, b in pairs]
+  return np.float32(np.sqrt(sum(squares)))
+
+
 class Evaluator:
   """Evaluates weights of one model; traced once, whatever it is given."""
 

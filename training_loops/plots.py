@@ -1,6 +1,6 @@
 """Pictures of runs. No display is needed, and no state of pyplot's is touched."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import io
 import math
 import pathlib
@@ -127,6 +127,8 @@ def _write_panels(
       if (curve.low < curve.high).any():
         colour = style[name]['color']
         axes.fill_between(curve.rounds, curve.low, curve.high, color=colour, alpha=0.15)
+    if _spans_decades(column, by_name.values()):
+      axes.set_yscale('log')
     if column in targets:
       axes.axhline(targets[column], color='0.4', ls='--', lw=1)
     _prettify(axes, 'round', heading)
@@ -135,6 +137,15 @@ def _write_panels(
   lines = [Line2D([], [], label=name, **style[name]) for name in names]
   figure.legend(handles=lines, loc='outside lower center', ncols=min(3, len(names)))
   _save(figure, path)
+
+
+def _spans_decades(column: str, curves: Iterable[summaries.Curve]) -> bool:
+  """Whether a metric falls by so much that only its logarithm shows it."""
+  if not summaries.is_lower_better(column):
+    return False
+  values = np.concatenate([curve.mean for curve in curves])
+  values = values[np.isfinite(values) & (values > 0)]
+  return len(values) > 0 and bool(1000 * values.min() < values.max())
 
 
 def write_sweep(

@@ -60,13 +60,22 @@ class RoundArguments:
     """What the server's argument is, where it has rows."""
     return self._central.central_input if self._central else None
 
-  def arguments(self, round_num: int) -> list[Any]:
-    """What `next` takes after the state."""
+  def arguments(self, round_num: int, client_states: Any = None) -> list[Any]:
+    """What `next` takes after the state.
+
+    Args:
+      round_num: The round.
+      client_states: What hands out what clients have kept, where they keep something:
+        its `read` takes their ids.
+    """
     arguments: list[Any] = []
     if self._clients:
-      clients = self._clients.arguments(self._sampler.draw(round_num))
+      participants = self._sampler.draw(round_num)
+      clients = self._clients.arguments(participants)
       halves = algorithms.splits_cohort(self._flags)
       arguments.append(client_inputs.in_halves(clients) if halves else clients)
+      if client_states is not None:
+        arguments.append(client_states.read([p.client_id for p in participants]))
     if self._central:
       arguments.append(self._central.argument(round_num))
     return arguments

@@ -42,6 +42,11 @@ class RunDirectory:
     return self.path / 'checkpoints'
 
   @property
+  def client_states(self) -> pathlib.Path:
+    """What the clients keep, where they do."""
+    return self.path / 'client_states.sqlite'
+
+  @property
   def log_file(self) -> pathlib.Path:
     """What was said, over all the times that the run was continued."""
     return self.path / 'train.log'

@@ -21,7 +21,7 @@ from training_loops.options import UserError
 
 # Names of metrics, or their beginnings.
 _SHARES = ('accuracy', 'precision', 'recall')
-_LOWER_IS_BETTER = ('loss', 'error', 'perplexity')
+_LOWER_IS_BETTER = ('loss', 'error', 'perplexity', 'distance')
 # Options of a task that change how it is trained, and nothing else.
 _ONLY_IN_TRAINING = {'selection', 'spreadout'}
 
@@ -356,7 +356,7 @@ def table(summaries: Sequence[Summary]) -> tuple[list[str], list[list[str]]]:
     row = [summary.name, *([str(len(summary.final))] if has_seeds else [])]
     row += [spread(metric, summary.final), spread(metric, summary.best)]
     if target is not None:
-      row.append(_rounds(summary.rounds_to_target))
+      row.append(rounds_text(summary.rounds_to_target))
     row.append(f'{summary.seconds:.1f}')
     row += [_megabytes(size) for size in (summary.bytes_down, summary.bytes_up)]
     rows.append(row + ([summary.remark] if has_remarks else []))
@@ -369,7 +369,7 @@ def _megabytes(size: float) -> str:
   return f'{size / 1e6:,.0f}' if size >= 1e8 else f'{size / 1e6:.3g}'
 
 
-def _rounds(of_seeds: Sequence[int | None]) -> str:
+def rounds_text(of_seeds: Sequence[int | None]) -> str:
   """`120`, `120 (2 of 3 seeds)`, `never`."""
   reached = [rounds for rounds in of_seeds if rounds is not None]
   if not reached:

@@ -1,21 +1,26 @@
 """The rounds of a run: cohort, round, evaluation, checkpoint, and again."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import json
 import logging
 import math
+import pathlib
+import tempfile
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import tasks
 from tasks import client_files, scratch
 from tff_algorithms import client_inputs, privacy
-from tff_algorithms.process import model_weights
+from tff_algorithms.client_states import ClientState
+from tff_algorithms.process_types import StatefulProcess, model_weights
 from training_loops import (
   aggregators,
   algorithms,
   checkpoints,
+  client_state_exchange,
+  client_state_store,
   evaluation,
   exports,
   feeding,
@@ -31,6 +36,8 @@ from training_loops import (
   versions,
 )
 from training_loops.options import UserError
+
+_FULL = 'No space left on device'
 
 _logger = logging.getLogger(__name__)
 
@@ -59,6 +66,19 @@ def data_errors(flags: dict[str, Any]) -> Iterator[None]:
     # Where it is the user's own, what it says may not tell what it is about.
     prefix = f'{flags["task"]}: ' if '.' in flags['task'] else ''
     raise UserError(f'{prefix}{error}') from error
+
+
+@contextlib.contextmanager
+def _disk_errors() -> Iterator[None]:
+  """Makes a full disk that clients meet the OSError that it is."""
+  try:
+    yield
+  except Exception as error:  # Whatever the runtime makes of it.
+    if _FULL in str(error):
+      raise OSError(
+        f'{_FULL}: {tempfile.gettempdir()} (TMPDIR names another)'
+      ) from error
+    raise
 
 
 def build_process(
@@ -158,12 +178,23 @@ def train(
       feed.arguments(1)  # Bad data are found before anything is written.
     process = build_process(flags, task, feed.client_input, feed.central_input)
     first_state = process.initialize()
+    client_states = _client_states(flags, directory, process, files_directory)
+    if client_states:
+      stack.callback(client_states.close)
     with directory.opened(flags):
       if not directory.config_file.exists():
         _write_config(directory, flags)  # From now on it is a run.
       with progress.logged_to(directory.log_file):
         training = _Training(
-          flags, directory, task, eval_rows, feed, process, first_state, on_row
+          flags,
+          directory,
+          task,
+          eval_rows,
+          feed,
+          process,
+          first_state,
+          client_states,
+          on_row,
         )
         _write_config(directory, flags)
         # While it goes on it is not finished, even if it once was with fewer rounds.
@@ -184,15 +215,57 @@ def _write_config(directory: run_directory.RunDirectory, flags: dict[str, Any]) 
   files.write_json(directory.config_file, {'flags': flags, **made_with})
 
 
+class _Completed(NamedTuple):
+  """A round that is done.
+
+  Attributes:
+    round_num: The round.
+    state: The process's state after it.
+    client_states: What its clients keep and the store does not have yet.
+  """
+
+  round_num: int
+  state: Any
+  client_states: Sequence[ClientState]
+
+
+def _client_states(
+  flags: dict[str, Any],
+  directory: run_directory.RunDirectory,
+  process: Any,
+  files_directory: pathlib.Path,
+) -> client_state_exchange.ClientStateExchange | None:
+  """Where the clients' states are kept; None if they keep nothing."""
+  if not isinstance(process, StatefulProcess):
+    return None
+  store = client_state_store.ClientStateStore(
+    directory.client_states,
+    process.initialize_client(),
+    {name: flags[name] for name in ('algorithm', 'task')},
+  )
+  own = files_directory / 'client_states'
+  own.mkdir()
+  return client_state_exchange.ClientStateExchange(store, own)
+
+
 class _Training:
   """One run in one process.
 
   What is completed is kept in a single attribute, so that an interrupt at any
-  instant finds a round and the state that belongs to it.
+  instant finds a round and the states that belong to it.
   """
 
   def __init__(
-    self, flags, directory, task, eval_rows, feed, process, first_state, on_row
+    self,
+    flags,
+    directory,
+    task,
+    eval_rows,
+    feed,
+    process,
+    first_state,
+    client_states,
+    on_row,
   ):
     self._flags = flags
     self._directory = directory
@@ -205,15 +278,19 @@ class _Training:
     self._on_row = on_row
     self._has_warned = False
 
-    self._completed = (0, first_state)
+    self._completed = _Completed(0, first_state, ())
     record: dict[str, Any] = {'rows': [], 'timing': [], 'seconds': 0.0}
     for checkpoint in self._store.newest_first():
       record = dict(checkpoint.record)
-      self._completed = (record['round'], restored(checkpoint, first_state, flags))
+      state = restored(checkpoint, first_state, flags)
+      self._completed = _Completed(record['round'], state, ())
       _logger.info('Continuing after round %d.', record['round'])
       self._check_rounds(record)
       break
-    self._saved_round = self._completed[0]
+    self._saved_round = self._completed.round_num
+    self._client_states = client_states
+    if client_states:
+      client_states.restore(self._saved_round, record.get('client_states'))
     self._store.remove_after(self._saved_round)
     self._records = records.Records(directory.path, record['rows'], record['timing'])
     self._start = time.monotonic() - record['seconds']
@@ -233,13 +310,13 @@ class _Training:
       with interrupts.raised():
         for row in self._records.rows:
           self._on_row(row)
-        done = self._completed[0]
+        done = self._completed.round_num
         with progress.Progress(rounds, done, self._flags['algorithm']) as shown:
           for round_num in range(done + 1, rounds + 1):
             self._run_round(round_num, shown)
         self._finish()
     except KeyboardInterrupt:
-      if self._completed[0] > self._saved_round:
+      if self._completed.round_num > self._saved_round:
         self._save()
       if self._saved_round:
         _logger.warning(
@@ -253,11 +330,13 @@ class _Training:
       self._records.close()
 
   def _run_round(self, round_num: int, shown: progress.Progress) -> None:
+    self._keep_client_states()
     with data_errors(self._flags):
-      arguments = self._feed.arguments(round_num)
+      arguments = self._feed.arguments(round_num, self._client_states)
     if round_num < self._flags['rounds']:
       self._feed.prepare(round_num + 1)
-    output = self._process.next(self._completed[1], *arguments)
+    with _disk_errors():
+      output = self._process.next(self._completed.state, *arguments)
     train_metrics = output.metrics['client_work']['train']
     self._warn_of_divergence(round_num, train_metrics)
     is_last = round_num == self._flags['rounds']
@@ -271,6 +350,9 @@ class _Training:
           # What is not defined on a part (its AUC, if it has one label) is left out.
           if not part or math.isfinite(value):
             eval_metrics[f'{prefix}{name}'] = value
+      if self._task.optimum is not None:
+        gap = evaluation.distance(weights, self._task.optimum)
+        eval_metrics['distance_to_optimum'] = gap
       spent = self._privacy(round_num)
       row = records.as_row(
         round_num, train=train_metrics, eval=eval_metrics, privacy=spent
@@ -279,13 +361,21 @@ class _Training:
       is_best = records.best_round(self._records.rows) == round_num
       shown.evaluated(row)
       self._on_row(row)
-    self._completed = (round_num, output.state)
+    client_states = output.client_states if self._client_states else ()
+    self._completed = _Completed(round_num, output.state, client_states)
     shown.round_done(train_metrics)
     if is_last or is_best or round_num % self._flags['rounds_per_checkpoint'] == 0:
       self._save()
 
+  def _keep_client_states(self) -> None:
+    """Hands those of the completed round to the store, before the next one begins."""
+    if self._client_states:
+      self._client_states.write(self._completed.client_states)
+      # Interrupted before this, it is done again; after it, not with other files.
+      self._completed = self._completed._replace(client_states=())
+
   def _save(self) -> None:
-    round_num, state = self._completed
+    round_num, state, _ = self._completed
     # An interrupt may have come between a row and the completion of its round.
     rows, timing = (
       [row for row in rows if row['round'] <= round_num]
@@ -299,6 +389,9 @@ class _Training:
       'timing': timing,
       'seconds': time.monotonic() - self._start,
     }
+    if self._client_states:
+      self._keep_client_states()
+      record['client_states'] = self._client_states.commit(round_num)
     self._store.save(round_num, state, record, best_round)
     self._saved_round = round_num
 
@@ -326,7 +419,7 @@ class _Training:
     )
 
   def _finish(self) -> None:
-    round_num, state = self._completed
+    round_num, state, _ = self._completed
     path, rows = self._directory.path, self._records.rows
     weights = model_weights(state)
     exports.write_weights(path / 'weights.npz', weights)

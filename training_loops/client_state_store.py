@@ -1,0 +1,323 @@
+"""The states of a run's clients on disk, in step with its checkpoints.
+
+One SQLite file. A client's state is a row, with the version that it was written for; a
+client that has none has never taken part. All that is written between two checkpoints
+is one transaction, which SQLite takes back if the process is killed. `commit` ends it,
+just before a checkpoint is written, and keeps the rows of the two last commits: if the
+process is killed between the two, or the last checkpoint turns out damaged, `restore`
+goes back to the commit of the checkpoint before.
+
+Each state has a CRC-32, over the client's id too, and a checkpoint has a hash over all
+of these: all are checked when a run is continued, and a state again when it is read.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+import hashlib
+import json
+import pathlib
+import sqlite3
+from typing import Any, NoReturn
+import zlib
+
+import tree
+
+from tff_algorithms import client_state_files
+from tff_algorithms.client_states import ClientStates
+from training_loops.options import UserError
+
+_FORMAT = 1
+_REMEDY = 'Put back a copy of the whole directory, or begin anew in another one.'
+# What comes of reading a damaged file as if it were none.
+_NONSENSE = (TypeError, ValueError, KeyError)
+
+# Large, because states are; and what SQLite keeps of them in memory.
+_PAGE_BYTES, _CACHE_KILOBYTES = 1 << 16, 1 << 16
+
+_TABLES = {
+  'made_for': 'text TEXT NOT NULL',
+  'rounds': 'round INTEGER PRIMARY KEY, version INTEGER NOT NULL',
+  'states': (
+    'client TEXT NOT NULL, version INTEGER NOT NULL, checksum INTEGER NOT NULL, '
+    'place INTEGER NOT NULL, PRIMARY KEY (client, version)'
+  ),
+  'contents': 'place INTEGER PRIMARY KEY, content BLOB NOT NULL',
+}
+_SMALL_TABLES = ('made_for', 'rounds', 'states')
+
+# A version is kept if it is a client's newest at one of the commits that are kept.
+_NOT_KEPT = """
+  version NOT IN (
+    SELECT (
+      SELECT max(newest.version) FROM states AS newest
+      WHERE newest.client = states.client AND newest.version <= rounds.version
+    ) AS kept FROM rounds WHERE kept IS NOT NULL
+  )
+"""
+# SQLite takes the other columns from the row with the maximum.
+_NEWEST = (
+  'SELECT client, checksum, max(version) FROM states GROUP BY client ORDER BY client'
+)
+
+
+class ClientStateStore(ClientStates):
+  """The states of all clients of a run, and those of the checkpoint before.
+
+  It is to be used by one process at a time; the run's directory is locked.
+  """
+
+  def __init__(self, path: pathlib.Path, first: Any, made_for: Mapping[str, Any]):
+    """Initializes the store; `restore` opens it.
+
+    Args:
+      path: The file.
+      first: What a client starts with.
+      made_for: JSON-like data that say whose states these are; with others the file is
+        refused.
+    """
+    super().__init__(first)
+    self._path = path
+    leaves = tree.flatten_with_path(self._first)
+    types = [['/'.join(map(str, p)), a.dtype.name, list(a.shape)] for p, a in leaves]
+    self._made_for = {'format': _FORMAT, **made_for, 'state': types}
+    self._connection: Any = _Closed()
+
+  def restore(self, round_num: int, record: Mapping[str, Any] | None) -> None:
+    """Opens the file as it was at a checkpoint; what came after is taken back.
+
+    Args:
+      round_num: The checkpoint's round; 0 to begin with.
+      record: What `commit` returned for it, None for round 0.
+
+    Raises:
+      UserError: If the file is not there, damaged, another run's or of another round.
+        It is left as it is.
+    """
+    try:
+      self._restore(round_num, record)
+    except _NONSENSE as error:
+      self.close()
+      raise UserError(f'{self._path} is damaged: {error}. {_REMEDY}') from error
+    except BaseException:
+      self.close()
+      raise
+
+  def _restore(self, round_num: int, record: Mapping[str, Any] | None) -> None:
+    if round_num and not self._path.exists():
+      raise UserError(
+        f'{self._path} is missing: the checkpoint of round {round_num} is nothing '
+        'without the states of its clients. Put the file back, or begin anew in '
+        'another directory.'
+      )
+    with self._errors():
+      self._connection = sqlite3.connect(self._path, isolation_level=None)
+      self._open(can_create=round_num == 0)
+      self._check_made_for()
+      versions = dict(
+        self._connection.execute('SELECT round, version FROM rounds ORDER BY round')
+      )
+      if round_num not in versions:
+        has = ' and '.join(map(str, versions))
+        raise UserError(
+          f'{self._path} has the states of the clients after round {has}, but the run '
+          f'would continue after round {round_num}: files of different times were put '
+          'together, or checkpoints were removed.'
+        )
+      self._begin()
+      execute = self._connection.execute
+      execute('DELETE FROM states WHERE version > ?', (versions[round_num],))
+      execute('DELETE FROM rounds WHERE round > ?', (round_num,))
+      execute('DELETE FROM contents WHERE place NOT IN (SELECT place FROM states)')
+      if round_num:
+        self._check_contents()
+        if self._record() != record:
+          raise UserError(
+            f'{self._path} does not have the states that the checkpoint of round '
+            f'{round_num} was saved with. {_REMEDY}'
+          )
+
+  def commit(self, round_num: int) -> dict[str, Any]:
+    """Makes the states so far those of a round, for good.
+
+    To be called just before the round's checkpoint is written, as often as need be.
+
+    Returns:
+      A record for the checkpoint, to give to `restore`.
+    """
+    with self._errors():
+      version = self._begin()
+      execute = self._connection.execute
+      execute('INSERT OR REPLACE INTO rounds VALUES (?, ?)', (round_num, version))
+      execute(
+        'DELETE FROM rounds WHERE round NOT IN '
+        '(SELECT round FROM rounds ORDER BY round DESC LIMIT 2)'
+      )
+      old = f'SELECT place FROM states WHERE {_NOT_KEPT}'
+      execute(f'DELETE FROM contents WHERE place IN ({old})')
+      execute(f'DELETE FROM states WHERE {_NOT_KEPT}')
+      record = self._record()
+      execute('COMMIT')
+      return record
+
+  def close(self) -> None:
+    """Closes the file; what was not committed is taken back."""
+    self._connection.close()
+    self._connection = _Closed()
+
+  def _open(self, can_create: bool) -> None:
+    most = self._connection.getlimit(sqlite3.SQLITE_LIMIT_LENGTH)
+    if len(self.first) > most:
+      raise UserError(
+        f'a client would keep {len(self.first):,} bytes, SQLite takes {most:,} at most.'
+      )
+    execute = self._connection.execute
+    execute(f'PRAGMA page_size = {_PAGE_BYTES}')
+    execute(f'PRAGMA cache_size = -{_CACHE_KILOBYTES}')
+    execute('PRAGMA synchronous = EXTRA')
+    # The first look at the file takes back what a killed process left half done.
+    names = {name for (name,) in execute('SELECT tbl_name FROM sqlite_master')}
+    if not names and can_create:
+      self._create()
+    elif names != set(_TABLES):
+      raise UserError(f'{self._path} has no states of clients in it. {_REMEDY}')
+    self._check_pages()
+
+  def _check_pages(self) -> None:
+    """Finds a file that was cut, and damage to all but the contents of states."""
+    execute = self._connection.execute
+    ((num_pages,),) = execute('PRAGMA page_count')
+    ((page_bytes,),) = execute('PRAGMA page_size')
+    if self._path.stat().st_size != num_pages * page_bytes:
+      raise UserError(f'{self._path} is damaged: a part of it is missing. {_REMEDY}')
+    for table in _SMALL_TABLES:
+      for (finding,) in execute(f'PRAGMA integrity_check({table})'):
+        if finding != 'ok':
+          raise UserError(f'{self._path} is damaged: {finding}. {_REMEDY}')
+
+  def _check_contents(self) -> None:
+    """Reads the state of every client, one at a time."""
+    for client_id, *_ in self._connection.execute(_NEWEST):
+      self.get(client_id)
+
+  def _create(self) -> None:
+    execute = self._connection.execute
+    execute('BEGIN IMMEDIATE')
+    for table, columns in _TABLES.items():
+      execute(f'CREATE TABLE {table} ({columns})')
+    execute('INSERT INTO made_for VALUES (?)', (json.dumps(self._made_for),))
+    execute('INSERT INTO rounds VALUES (0, 0)')
+    execute('COMMIT')
+
+  def _check_made_for(self) -> None:
+    ((text,),) = self._connection.execute('SELECT text FROM made_for')
+    found = json.loads(text)
+    for name, wanted in self._made_for.items():
+      if found.get(name) != wanted:
+        raise UserError(
+          f'{self._path} was made for another run: its {name} is {found.get(name)}, '
+          f"this run's is {wanted}."
+        )
+
+  def _begin(self) -> int:
+    """The version that is being written, in a transaction that is open or is opened."""
+    if not self._connection.in_transaction:
+      self._connection.execute('BEGIN IMMEDIATE')
+    ((last,),) = self._connection.execute('SELECT max(version) FROM rounds')
+    return last + 1
+
+  def _record(self) -> dict[str, Any]:
+    """How many clients have a state, and a hash over all of them."""
+    digest, num_clients = hashlib.sha256(), 0
+    for client, checksum, _ in self._connection.execute(_NEWEST):
+      digest.update(json.dumps([client, checksum]).encode())
+      num_clients += 1
+    return {'num_clients': num_clients, 'sha256': digest.hexdigest()}
+
+  @property
+  def first(self) -> bytes:
+    """What a client starts with."""
+    return client_state_files.to_bytes(self._first)
+
+  def get(self, client_id: str) -> bytes | None:
+    """The state of a client; None if it has never taken part.
+
+    Raises:
+      UserError: If it is not what was written.
+    """
+    with self._errors():
+      # Not joined: a content that is missing must not make it an older state, or none.
+      row = self._connection.execute(
+        'SELECT checksum, place FROM states WHERE client = ? '
+        'ORDER BY version DESC LIMIT 1',
+        (client_id,),
+      ).fetchone()
+      if row is None:
+        return None
+      checksum, place = row
+      found = self._connection.execute(
+        'SELECT content FROM contents WHERE place = ?', (place,)
+      ).fetchone()
+      content = found and found[0]
+      if not isinstance(content, bytes) or checksum != _checksum(client_id, content):
+        raise UserError(
+          f'{self._path} is damaged: the state of client {client_id} is not what was '
+          f'written. {_REMEDY}'
+        )
+      return content
+
+  def put(self, client_id: str, content: bytes) -> None:
+    """Keeps a client's state in the place of the one before."""
+    with self._errors():
+      version = self._begin()
+      execute = self._connection.execute
+      key = (client_id, version)
+      old = execute(
+        'SELECT place FROM states WHERE client = ? AND version = ?', key
+      ).fetchone()
+      # In this order an interrupt leaves at most a content that nobody has behind,
+      # which `restore` removes.
+      place = execute('INSERT INTO contents (content) VALUES (?)', (content,)).lastrowid
+      checksum = _checksum(client_id, content)
+      execute(
+        'INSERT OR REPLACE INTO states VALUES (?, ?, ?, ?)', (*key, checksum, place)
+      )
+      if old is not None:
+        execute('DELETE FROM contents WHERE place = ?', old)
+
+  def _get(self, client_ids: Sequence[str]) -> Mapping[str, Any]:
+    found = {client_id: self.get(client_id) for client_id in client_ids}
+    return {
+      client_id: client_state_files.from_bytes(value, self._first)
+      for client_id, value in found.items()
+      if value is not None
+    }
+
+  def _put(self, states: Mapping[str, Any]) -> None:
+    for client_id, state in states.items():
+      self.put(client_id, client_state_files.to_bytes(state))
+
+  @contextlib.contextmanager
+  def _errors(self) -> Iterator[None]:
+    """Names the file, and tells a damaged one from a full disk."""
+    try:
+      yield
+    except sqlite3.OperationalError as error:
+      raise OSError(f'{self._path}: {error}.') from error
+    except sqlite3.DatabaseError as error:
+      if type(error) is not sqlite3.DatabaseError:
+        raise  # It was not used as it should be.
+      raise UserError(f'{self._path} is damaged: {error}. {_REMEDY}') from error
+
+
+class _Closed:
+  """What stands for a connection where there is none."""
+
+  def close(self) -> None:
+    """Closes nothing."""
+
+  def __getattr__(self, name: str) -> NoReturn:
+    raise RuntimeError('The store is not open: call restore first.')
+
+
+def _checksum(client_id: str, content: bytes) -> int:
+  return zlib.crc32(client_id.encode(), zlib.crc32(content))
