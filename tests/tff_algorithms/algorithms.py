@@ -7,7 +7,9 @@ import pytest
 
 from tests.tff_algorithms import problems
 from tff_algorithms import base_optimizers, oracles
+from tff_algorithms.client_states import InMemoryClientStates
 from tff_algorithms.fed_avg import build_fed_avg
+from tff_algorithms.fed_dyn import build_fed_dyn
 from tff_algorithms.fed_prox import build_fed_prox
 from tff_algorithms.loc_mime import build_loc_mime
 from tff_algorithms.mime import build_mime
@@ -15,6 +17,8 @@ from tff_algorithms.mime_lite import build_mime_lite
 from tff_algorithms.mime_mvr import build_mime_mvr
 from tff_algorithms.one_way_gradient_transfer import build_one_way_gradient_transfer
 from tff_algorithms.parallel_training import build_parallel_training
+from tff_algorithms.process import StatefulProcess
+from tff_algorithms.scaffold import build_scaffold
 from tff_algorithms.server_only import build_server_only
 from tff_algorithms.two_way_gradient_transfer import build_two_way_gradient_transfer
 
@@ -123,8 +127,30 @@ BUILDERS = {
 every_algorithm = pytest.mark.parametrize('build', BUILDERS.values(), ids=BUILDERS)
 
 
+def scaffold(**arguments):
+  defaults = dict(num_clients=9, client_learning_rate=0.1, batch_size=4)
+  return build_scaffold(problems.logistic().model, **(defaults | arguments))
+
+
+def fed_dyn(**arguments):
+  defaults = dict(num_clients=9, alpha=0.1, client_learning_rate=0.1, batch_size=4)
+  return build_fed_dyn(problems.logistic().model, **(defaults | arguments))
+
+
+# Those whose clients keep something are no learning processes.
+_ALL = BUILDERS | {'scaffold': scaffold, 'fed_dyn': fed_dyn}
+every_algorithm_stateful_ones_too = pytest.mark.parametrize(
+  'build', _ALL.values(), ids=_ALL
+)
+
+
 def next_round(process, state, cohort):
-  return process.next(state, [problems.dataset(rows) for rows in cohort])
+  """A round, in which clients that keep something do so for the first time."""
+  datasets = [problems.dataset(rows) for rows in cohort]
+  if not isinstance(process, StatefulProcess):
+    return process.next(state, datasets)
+  states = InMemoryClientStates(process).read([f'c{i}' for i in range(len(cohort))])
+  return process.next(state, datasets, states)
 
 
 def poisoned(value, n=6):
