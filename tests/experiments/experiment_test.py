@@ -21,6 +21,8 @@ from experiments import (
   mixed_language,
   mixed_movies,
   mixed_smile,
+  scaffold_demos,
+  scaffold_emnist,
   server_optimizers,
 )
 from training_loops import compare, published, results, sweep_files, train_flags
@@ -32,7 +34,7 @@ _SWEEPS = _EXPERIMENTS / 'sweeps'
 _NUM_CLIENTS, _NUM_SEEDS, _ROUNDS, _TUNING_ROUNDS = 6, 2, 4, 2
 _TINY = f"""
 from experiments import experiment
-from experiments.experiment import Comparison, Entry, Picture
+from experiments.experiment import Comparison, Entry, Overview, Picture
 
 _ENTRIES = {{
   'Plain': Entry({{'algorithm': 'fed_avg'}}, 'mime_light.yaml'),
@@ -98,6 +100,26 @@ _EMNIST = Comparison(
   tuning_rounds=1,
   num_seeds=1,
 )
+_BY_SIZE = [
+  Comparison(
+    name=f'of_{{num_clients}}',
+    title=f'Of {{num_clients}} clients',
+    flags={{
+      'task': 'digits_logistic',
+      'num_clients': num_clients,
+      'clients_per_round': 3,
+      'rounds': {_ROUNDS},
+      'rounds_per_eval': 1,
+    }},
+    entries={{
+      'Plain': Entry({{'algorithm': 'fed_avg'}}),
+      **({{'Kept': Entry({{'algorithm': 'scaffold'}})}} if num_clients == 4 else {{}}),
+    }},
+    target=0.05,
+  )
+  for num_clients in (4, 5)
+]
+_OVERVIEW = Overview('By size', 'sizes.png', {{'four': 'of_4', 'five': 'of_5'}})
 if __name__ == '__main__':
   experiment.main(__file__, 'A title', 'A text.', COMPARISONS)
 """
@@ -328,6 +350,26 @@ def test_without_sweeps_the_page_has_results_pictures_and_nothing_tuned(tmp_path
   assert re.search(r'^3 runs, \d+ seconds of training in all\.$', page, re.M)
 
 
+@pytest.mark.slow
+def test_an_overview_shows_comparisons_side_by_side(tmp_path):
+  done = _run(tmp_path, '_BY_SIZE, [_OVERVIEW]')
+  assert (done.returncode, done.stderr) == (0, '')
+  page = (tmp_path / 'results' / 'README.md').read_text(encoding='utf-8')
+  assert page.index('## By size') < page.index('## Of 4 clients')
+  assert '![By size](sizes.png)' in page
+  assert (tmp_path / 'results' / 'sizes.png').read_bytes().startswith(b'\x89PNG')
+  assert 'Rounds to 5.0% of eval/accuracy:' in page
+  overview, *of_comparisons = _tables(page)
+  assert overview[0] == ['', 'four', 'five']
+  assert [row[0] for row in overview[2:]] == ['Plain', 'Kept']
+  four = {row[0]: row for row in of_comparisons[0][2:]}
+  column = of_comparisons[0][0].index('rounds to 5.0%')
+  assert [row[1] for row in overview[2:]] == [
+    four[n][column] for n in ('Plain', 'Kept')
+  ]
+  assert overview[3][2] == ''  # It is not in the other one.
+
+
 def _assert_is_refused(done, directory, *parts: str):
   assert done.returncode == 2, done.stderr
   assert done.stderr.startswith('tiny: error: ')
@@ -409,9 +451,19 @@ _EPSILONS = [0.1, 1e-3, 1e-7]
       {'server_learning_rate': _SERVER_RATES[:5:2], 'base_epsilon': _EPSILONS}
       | {'client_learning_rate': _CLIENT_RATES[:7:2]},
     ),
+    (
+      'scaffold_client_rate.yaml',
+      'scaffold',
+      {'client_learning_rate': [0.03, 0.1, 0.3, 1.0]},
+    ),
+    (
+      'scaffold_server_rate.yaml',
+      'server_only',
+      {'server_learning_rate': [0.03, 0.1, 0.3, 1.0, 3.0]},
+    ),
   ],
 )
-def test_a_sweep_file_has_the_values_of_the_mime_paper(file, algorithm, search):
+def test_a_sweep_file_has_its_values_and_training_takes_them(file, algorithm, search):
   flags = {'task': 'digits_logistic', 'algorithm': algorithm}
   if 'server_epsilon' in search and 'adaptive' not in file:
     flags['server_optimizer'] = 'adam'
@@ -431,7 +483,7 @@ def test_a_sweep_file_has_the_values_of_the_mime_paper(file, algorithm, search):
 
 
 def test_every_sweep_file_is_tested():
-  (marker,) = test_a_sweep_file_has_the_values_of_the_mime_paper.pytestmark
+  (marker,) = test_a_sweep_file_has_its_values_and_training_takes_them.pytestmark
   tested = {file for file, *_ in marker.args[1]}
   assert {path.name for path in _SWEEPS.iterdir()} == tested
 
@@ -469,7 +521,8 @@ def test_the_runs_of_a_mixed_comparison_are_configured(comparison):
 def test_published_numbers_can_be_read_and_are_of_algorithms_that_are_compared():
   used = set()
   mime = (mime_figure_1, mime_table_2, mime_figure_3)
-  modules = (server_optimizers, *mime, *_MIXED)
+  scaffold = (scaffold_demos, scaffold_emnist)
+  modules = (server_optimizers, *mime, *_MIXED, *scaffold)
   for comparison in [c for module in modules for c in module._COMPARISONS]:
     assert all(
       name in comparison.entries

@@ -1,19 +1,26 @@
 """Tests of algorithms made of flags."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import tensorflow_federated as tff
 
 import tasks
 from tff_algorithms import base_optimizers, schedules
+from tff_algorithms.client_states import InMemoryClientStates
 from tff_algorithms.fed_avg import build_fed_avg
-from tff_algorithms.fed_prox import build_fed_prox
+from tff_algorithms.fed_dyn import build_fed_dyn
+from tff_algorithms.fed_prox import Proximal, build_fed_prox
 from tff_algorithms.loc_mime import build_loc_mime
 from tff_algorithms.mime import build_mime
 from tff_algorithms.mime_lite import build_mime_lite
 from tff_algorithms.mime_mvr import build_mime_mvr
+from tff_algorithms.scaffold import build_scaffold
 from tff_algorithms.server_only import build_server_only
 from training_loops import algorithms, train_flags
+from training_loops.client_state_exchange import ClientStateExchange
+from training_loops.client_state_store import ClientStateStore
 
 
 @pytest.fixture(scope='module')
@@ -27,13 +34,27 @@ def _built(task, **flags):
   )
 
 
-def _weights(process, task) -> list[np.ndarray]:
-  """The weights after two rounds."""
+def _weights(process, task, states=None) -> list[np.ndarray]:
+  """The weights after two rounds; `states` has what clients keep, if they do."""
   state = process.initialize()
-  clients = [task.train.client_dataset(c) for c in task.train.client_ids[:2]]
+  ids = task.train.client_ids[:2]
+  clients = [task.train.client_dataset(c) for c in ids]
   for _ in range(2):
-    state = process.next(state, clients).state
+    kept = [states.read(ids)] if states else []
+    output = process.next(state, clients, *kept)
+    state = output.state
+    if states:
+      states.write(output.client_states)
   return process.get_model_weights(state).trainable
+
+
+def _weights_by_file(process, task, directory) -> list[np.ndarray]:
+  """The same, with what clients keep in files, as in a run."""
+  store = ClientStateStore(directory / 'states.sqlite', process.initialize_client(), {})
+  with contextlib.closing(store):
+    store.restore(0, None)
+    (directory / 'files').mkdir()
+    return _weights(process, task, ClientStateExchange(store, directory / 'files'))
 
 
 @pytest.mark.slow
@@ -78,6 +99,79 @@ def test_every_flag_reaches_fed_prox(runtime, task):
     task.model, rho=0.7, client_learning_rate=0.1, batch_size=20, epochs=2
   )
   for a, b in zip(_weights(ours, task), _weights(theirs, task), strict=True):
+    np.testing.assert_array_equal(a, b)
+
+
+_STATEFUL_FLAGS = dict(
+  client_learning_rate=0.2,
+  batch_size=7,
+  client_epochs=3,
+  max_client_steps=4,
+  client_weighting='examples',
+  client_lr_schedule='exponential',
+  client_lr_half_life=2,
+  server_lr_schedule='linear_warmup',
+  server_lr_warmup=3,
+  server_optimizer='momentum',
+  server_learning_rate=0.5,
+  server_momentum=0.8,
+  seed=5,
+)
+_STATEFUL_ARGUMENTS = dict(
+  num_clients=5,  # All those of the task.
+  client_learning_rate=0.2,
+  batch_size=7,
+  epochs=3,
+  max_steps=4,
+  weighting='examples',
+  client_schedule=schedules.exponential(2),
+  server_schedule=schedules.linear_warmup(3),
+  server_optimizer=tff.learning.optimizers.build_sgdm(0.5, 0.8),
+  seed=5,
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('algorithm', 'build', 'more', 'own'),
+  [
+    (
+      'scaffold',
+      build_scaffold,
+      {'scaffold_option': '1', 'fed_prox_rho': 0.7},
+      {'option': 1, 'terms': [Proximal(0.7)]},
+    ),
+    ('scaffold', build_scaffold, {'scaffold_option': '2'}, {'option': 2}),
+    ('fed_dyn', build_fed_dyn, {'fed_dyn_alpha': 0.3}, {'alpha': 0.3}),
+  ],
+)
+def test_every_flag_reaches_scaffold_and_fed_dyn(
+  runtime, task, tmp_path, algorithm, build, more, own
+):
+  ours = _built(task, algorithm=algorithm, **_STATEFUL_FLAGS, **more)
+  theirs = build(task.model, **_STATEFUL_ARGUMENTS, **own)
+  found = _weights_by_file(ours, task, tmp_path)
+  expected = _weights(theirs, task, InMemoryClientStates(theirs))
+  for a, b in zip(found, expected, strict=True):
+    np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('algorithm', 'build', 'own'),
+  [('scaffold', build_scaffold, {}), ('fed_dyn', build_fed_dyn, {'alpha': 0.1})],
+)
+def test_without_flags_scaffold_and_fed_dyn_are_those_of_their_papers(
+  runtime, task, tmp_path, algorithm, build, own
+):
+  """Clients count alike, and there is no proximal term."""
+  ours = _built(task, algorithm=algorithm)
+  theirs = build(
+    task.model, num_clients=5, client_learning_rate=0.1, batch_size=20, **own
+  )
+  found = _weights_by_file(ours, task, tmp_path)
+  expected = _weights(theirs, task, InMemoryClientStates(theirs))
+  for a, b in zip(found, expected, strict=True):
     np.testing.assert_array_equal(a, b)
 
 

@@ -45,7 +45,7 @@ def _error(*arguments: str) -> str:
     (
       '--fed_prox_rho=1',
       '--fed_prox_rho is not used with --algorithm=fed_avg; '
-      'it belongs to --algorithm=fed_prox.',
+      'it belongs to --algorithm=fed_prox or scaffold.',
     ),
     (
       '--server_momentum=0.5',

@@ -58,6 +58,13 @@ def test_the_metrics_are_those_of_all_rows_whatever_the_chunks():
     np.testing.assert_allclose(metrics['accuracy'], right.mean(), rtol=1e-6)
 
 
+def test_a_distance_is_that_of_all_trainable_weights_together():
+  a = models.ModelWeights({'k': np.array([[3.0, 1.0]]), 'b': np.float32(4.0)}, (7.0,))
+  b = models.ModelWeights({'k': np.array([[0.0, 1.0]]), 'b': np.float32(0.0)}, (9.0,))
+  assert evaluation.distance(a, b) == 5.0
+  assert evaluation.distance(a, a) == 0.0
+
+
 def test_it_is_not_traced_again_for_other_weights_and_sizes():
   num_traces = []
 

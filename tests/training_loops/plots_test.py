@@ -244,6 +244,26 @@ def test_panels_show_their_own_curves_and_a_name_has_one_colour_in_all(tmp_path,
   assert len({*colours[0], *colours[1]}) == 3
 
 
+@pytest.mark.parametrize(
+  ('column', 'values', 'scale'),
+  [
+    ('eval/loss', [1.0, 1e-2, 1e-4], 'log'),
+    ('eval/distance_to_optimum', [1.0, 1e-2, 1e-4], 'log'),
+    ('eval/loss', [1.0, 1e-4, 0.0], 'log'),  # Rounded to nothing in the end.
+    ('eval/loss', [2.0, 1.0, 0.5], 'linear'),
+    ('eval/loss', [0.0, 0.0, 0.0], 'linear'),
+    ('eval/accuracy', [1e-4, 0.1, 1.0], 'linear'),
+  ],
+)
+def test_a_loss_that_falls_by_orders_of_magnitude_is_shown_by_its_logarithm(
+  tmp_path, drawn, column, values, scale
+):
+  curves = {column: {'one': _curve(values)}}
+  plots.write_comparison(tmp_path / 'p.png', curves, 'Title')
+  (axes,) = drawn[0].axes
+  assert axes.get_yscale() == scale
+
+
 def test_lines_go_over_a_logarithmic_axis_from_left_to_right(tmp_path, drawn):
   lines = {'a': {1.0: 0.5, 0.1: 0.4, 10.0: math.nan}}
   plots.write_lines(tmp_path / 'p.png', lines, 'rate', 'eval/accuracy')

@@ -2,12 +2,14 @@
 
 import contextlib
 import os
+import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tasks
+from tff_algorithms.client_states import ClientState, InMemoryClientStates
 from training_loops import mixed_data, round_arguments, train_flags, training
 from training_loops.options import UserError
 
@@ -52,6 +54,34 @@ def test_clients_come_first_and_the_server_last(task, tmp_path):
       batches = mixed_data.batches(_flags('parallel_training'), task)
       rows = _read(made.central_input, central)
       np.testing.assert_array_equal(rows['x'], batches(round_num)['x'])
+
+
+def test_states_come_after_the_clients_in_their_order_and_before_the_server(
+  task, tmp_path
+):
+  states = InMemoryClientStates(
+    types.SimpleNamespace(initialize_client=lambda: np.float32(-1))
+  )
+  # All but one have been there before.
+  numbers = {c: np.float32(i) for i, c in enumerate(task.train.client_ids[1:])}
+  states.write([ClientState(c.encode(), number) for c, number in numbers.items()])
+  seen = set()
+  with _arguments(task, tmp_path, 'parallel_training') as (made, sampler):
+    for round_num in range(1, 7):
+      drawn = [each.client_id for each in sampler.draw(round_num)]
+      plain_clients, plain_central = made.arguments(round_num)
+      clients, kept, central = made.arguments(round_num, states)
+      made.prepare(round_num + 1)
+      assert clients == plain_clients == [c.encode() for c in drawn]
+      assert central == plain_central
+      assert kept == [ClientState(c.encode(), numbers.get(c, -1)) for c in drawn]
+      seen.update(drawn)
+  assert seen == set(task.train.client_ids)
+  own = tmp_path / 'fed_avg'
+  own.mkdir()
+  with _arguments(task, own, 'fed_avg') as (made, sampler):
+    clients, kept = made.arguments(1, states)
+    assert [state.client_id for state in kept] == clients
 
 
 def test_a_client_and_a_round_of_the_same_name_do_not_meet(tmp_path):

@@ -1,6 +1,5 @@
 """Tests of the rounds of a run: in this process, on the real runtime."""
 
-import contextlib
 import csv
 import functools
 import json
@@ -12,7 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks import scratch
+from tests.training_loops import disturbed_runs
+from tests.training_loops.disturbed_runs import Killed, killed_at, rounds_of
 from training_loops import (
   checkpoints,
   evaluation,
@@ -46,27 +46,7 @@ def _flags(output_dir, algorithm='fed_avg', **flags):
 
 @pytest.fixture(scope='module', autouse=True)
 def built_once(tmp_path_factory):
-  """Spares building the same process for every run of these tests."""
-  original, built = training.build_process, {}
-  # A process knows where its clients' files are: always in the same place, then.
-  scratch_directory = tmp_path_factory.mktemp('scratch')
-  unlink = os.unlink  # Nobody is killed while it is emptied.
-
-  def emptied():
-    for path in sorted(scratch_directory.rglob('*'), reverse=True):
-      (os.rmdir if path.is_dir() else unlink)(path)
-    return contextlib.nullcontext(scratch_directory)
-
-  def build(flags, task, *inputs):
-    free = train_flags.free_names()
-    key = json.dumps({name: flags[name] for name in flags if name not in free})
-    if key not in built:
-      built[key] = original(flags, task, *inputs)
-    return built[key]
-
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(training, 'build_process', build)
-    patch.setattr(scratch, 'directory', emptied)
+  with disturbed_runs.built_once(tmp_path_factory.mktemp('scratch')):
     yield
 
 
@@ -85,11 +65,6 @@ def train(runtime):
 
 def _outcome(path) -> tuple[bytes, bytes]:
   return (path / 'metrics.csv').read_bytes(), (path / 'weights.npz').read_bytes()
-
-
-def _rounds(path) -> list[int]:
-  with open(path / 'metrics.csv') as file:
-    return [int(row['round']) for row in csv.DictReader(file)]
 
 
 def test_a_run_writes_everything_that_was_promised(reference):
@@ -114,7 +89,7 @@ def test_a_run_writes_everything_that_was_promised(reference):
 
 
 def test_every_evaluated_round_has_a_row_and_the_last_one_too(reference):
-  assert _rounds(reference) == [2, 4, 5]
+  assert rounds_of(reference) == [2, 4, 5]
   with open(reference / 'metrics.csv') as file:
     row = next(csv.DictReader(file))
   assert float(row['train/num_clients']) == 3
@@ -291,33 +266,8 @@ def test_an_interrupt_between_a_row_and_its_round_does_not_count_the_row(
     train(_flags(path))
   monkeypatch.undo()
   train(_flags(path))
-  assert _rounds(path) == [2, 4, 5]
+  assert rounds_of(path) == [2, 4, 5]
   assert _outcome(path) == _outcome(reference)
-
-
-class _Killed(BaseException):
-  """Stands for SIGKILL: nothing may be done after it."""
-
-
-def _killed_at(monkeypatch, operation: int) -> list[str]:
-  """Lets the operations on files fail from a certain one on; lists those done."""
-  done: list[str] = []
-
-  def mortal(module, name):
-    original = getattr(module, name)
-
-    def call(*arguments, **options):
-      if len(done) >= operation:
-        raise _Killed
-      done.append(name)
-      return original(*arguments, **options)
-
-    monkeypatch.setattr(module, name, call)
-
-  for name in ('replace', 'rename', 'unlink', 'mkdir'):
-    mortal(os, name)
-  mortal(shutil, 'rmtree')
-  return done
 
 
 def test_killed_between_any_two_operations_on_files_it_ends_as_one_never_killed(
@@ -327,11 +277,11 @@ def test_killed_between_any_two_operations_on_files_it_ends_as_one_never_killed(
   while is_killed:
     path = tmp_path / str(operation)
     with monkeypatch.context() as patch:
-      done = _killed_at(patch, operation)
+      done = killed_at(patch, operation)
       try:
         train(_flags(path))
         is_killed = False
-      except _Killed:
+      except Killed:
         pass
     train(_flags(path))
     assert _outcome(path) == _outcome(reference), done
@@ -354,6 +304,48 @@ def test_a_run_that_diverges_goes_on_and_warns_once(train, tmp_path, caplog):
 def test_evaluation_on_a_subset_sees_so_many_examples(train, tmp_path):
   result = train(_flags(tmp_path / 'a', max_eval_examples=10, rounds=1))
   assert (result.rows[0]['eval/accuracy'] * 10) % 1 == pytest.approx(0, abs=1e-5)
+
+
+def test_a_full_disk_that_a_client_meets_is_told_as_one(train, tmp_path, monkeypatch):
+  def full(*arguments):
+    raise RuntimeError('status: INTERNAL; /tmp/x/2.new; No space left on device')
+
+  with monkeypatch.context() as patch:
+    build = training.build_process
+
+    def build_full(*arguments):
+      process = build(*arguments)
+      patch.setattr(process, '_next_fn', full)
+      return process
+
+    patch.setattr(training, 'build_process', build_full)
+    with pytest.raises(OSError, match=r'No space left on device: .*TMPDIR'):
+      train(_flags(tmp_path / 'a', rounds=1))
+  train(_flags(tmp_path / 'a', rounds=1))
+
+
+def test_where_the_optimum_is_known_the_distance_to_it_is_told(train, tmp_path):
+  quadratics = {
+    'task': 'quadratics',
+    'algorithm': 'server_only',
+    'dimension': 3,
+    'convexity': 1.0,
+    'smoothness': 1.0,
+    'hessian_dissimilarity': 0.0,
+    'server_learning_rate': 0.5,
+  }
+  flags = train_flags.configure(
+    **quadratics,
+    num_clients=4,
+    clients_per_round=4,
+    rounds=3,
+    rounds_per_eval=1,
+    output_dir=tmp_path / 'a',
+  )
+  rows = train(flags).rows
+  distances = [row['eval/distance_to_optimum'] for row in rows]
+  # From distance 1, and half of it is left after each step.
+  np.testing.assert_allclose(distances, [0.5, 0.25, 0.125], rtol=1e-5)
 
 
 @pytest.mark.parametrize('algorithm', ['fed_prox', 'server_only'])
@@ -419,7 +411,7 @@ def test_mixed_algorithms_interrupted_in_evaluation_continue_to_the_same_bytes(
   with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
     patch.setattr(evaluation.Evaluator, '__call__', interrupted)
     train(_mixed_flags(path, algorithm, rounds_per_checkpoint=100))
-  assert len(_rounds(path)) == 1
+  assert len(rounds_of(path)) == 1
   train(_mixed_flags(path, algorithm))
   assert _outcome(path) == _outcome(mixed_references / algorithm)
 
@@ -429,13 +421,13 @@ def test_killed_between_operations_on_files_a_mixed_run_ends_as_one_never_killed
 ):
   algorithm = 'transfer_learning'
   with monkeypatch.context() as patch:
-    done = _killed_at(patch, 10**6)
+    done = killed_at(patch, 10**6)
     train(_mixed_flags(tmp_path / 'a', algorithm))
     num_operations = len(done)
   for operation in range(3, num_operations, 5):
     path = tmp_path / str(operation)
-    with monkeypatch.context() as patch, pytest.raises(_Killed):
-      _killed_at(patch, operation)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+      killed_at(patch, operation)
       train(_mixed_flags(path, algorithm))
     train(_mixed_flags(path, algorithm))
     assert _outcome(path) == _outcome(mixed_references / algorithm), operation
