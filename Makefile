@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo experiment test test-long lint check format benchmark benchmark-mime benchmark-data \
+.PHONY: help setup demo experiment test test-long lint check format benchmark benchmark-mime benchmark-data benchmark-states \
 	requirements build-files clean
 
 export TF_CPP_MIN_LOG_LEVEL ?= 1
@@ -68,6 +68,9 @@ benchmark-mime: setup  ## Measure what a round of Mime costs beside one of FedAv
 
 benchmark-data: setup  ## Measure the data's share of a round (ARGS=--data_dir=DIR).
 	$(PY) -m benchmarks.data_share $(ARGS)
+
+benchmark-states: setup  ## Measure what clients' states cost a round of SCAFFOLD (18 GB of disk).
+	$(PY) -m benchmarks.client_states $(ARGS)
 
 build-files: setup  ## Write the Bazel BUILD files from the sources' imports.
 	$(PY) tools/build_files.py
