@@ -103,6 +103,21 @@ class Comparison:
 
 
 @dataclasses.dataclass(frozen=True)
+class Overview:
+  """Comparisons of the same algorithms side by side, above the comparisons themselves.
+
+  Attributes:
+    title: What stands above it.
+    file: The name of its picture.
+    comparisons: The comparisons' names, by what stands above each.
+  """
+
+  title: str
+  file: str
+  comparisons: Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
 class Finding:
   """What a sweep found for an algorithm.
 
@@ -119,7 +134,13 @@ class Finding:
   remark: str
 
 
-def main(file: str, title: str, text: str, comparisons: Sequence[Comparison]) -> None:
+def main(
+  file: str,
+  title: str,
+  text: str,
+  comparisons: Sequence[Comparison],
+  overviews: Sequence[Overview] = (),
+) -> None:
   """Runs an experiment as a program.
 
   Args:
@@ -127,6 +148,7 @@ def main(file: str, title: str, text: str, comparisons: Sequence[Comparison]) ->
     title: What stands above its results.
     text: What it is about, in Markdown.
     comparisons: What is compared.
+    overviews: What is shown side by side.
   """
   name = pathlib.Path(file).stem
 
@@ -142,20 +164,56 @@ def main(file: str, title: str, text: str, comparisons: Sequence[Comparison]) ->
       names = list(comparison.entries)
       published.check(_published(comparison), names, None, _known_target(comparison))
     sections = []
+    made: dict[str, reports.Report] = {}
     for comparison in chosen:
       findings, report = _run(comparison, output_dir / comparison.name, flags['jobs'])
+      made[comparison.name] = report
       reports.write_without_text(report, results_dir / comparison.name)
       _write_panels(comparison, report, results_dir / comparison.name / _PANELS)
       _write_pictures(comparison, report, results_dir / comparison.name)
       if _has_sweeps(comparison):
         _write_tuning(findings, results_dir / comparison.name / _TUNING)
       sections.append(_section(comparison, findings, report))
-    content = [f'# {title}', text.strip(), f'## How\n\n{how(name, flags)}', *sections]
+    above = [_write_overview(overview, made, results_dir) for overview in overviews]
+    content = [f'# {title}', text.strip(), f'## How\n\n{how(name, flags)}']
+    content += [*above, *sections]
     page = results_dir / 'README.md'
     files.write_bytes(page, ('\n\n'.join(content) + '\n').encode())
     print(f'\n{page}')
 
   command_line.run(program(file, title), run)
+
+
+def _write_overview(
+  overview: Overview, made: Mapping[str, reports.Report], directory: pathlib.Path
+) -> str:
+  """Draws the picture, and returns it with a table of the rounds to the target."""
+  from training_loops import plots
+
+  chosen = {heading: made[name] for heading, name in overview.comparisons.items()}
+  (metric,) = {report.summaries[0].metric for report in chosen.values()}
+  panels = {
+    heading: {group.name: group.curve(metric) for group in report.groups}
+    for heading, report in chosen.items()
+  }
+  plots.write_panels(directory / overview.file, metric, panels, overview.title)
+  parts = [f'## {overview.title}', f'![{overview.title}]({overview.file})']
+  (target,) = {report.summaries[0].target for report in chosen.values()}
+  if target is not None:
+    parts.append(f'Rounds to {summaries.display(metric, target)} of {metric}:')
+    parts.append(_rounds_table(chosen))
+  return '\n\n'.join(parts)
+
+
+def _rounds_table(chosen: Mapping[str, reports.Report]) -> str:
+  """The rounds to the target, with a column for each comparison."""
+  rounds = {
+    heading: {s.name: summaries.rounds_text(s.rounds_to_target) for s in r.summaries}
+    for heading, r in chosen.items()
+  }
+  names = dict.fromkeys(name for by_name in rounds.values() for name in by_name)
+  rows = [[n, *(by_name.get(n, '') for by_name in rounds.values())] for n in names]
+  return tables.markdown(['', *rounds], rows)
 
 
 def flagfile(name: str, **more: Any) -> dict[str, Any]:
