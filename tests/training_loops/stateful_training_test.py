@@ -8,6 +8,7 @@ import os
 import pathlib
 import random
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -432,38 +433,60 @@ def _end(path: pathlib.Path) -> checkpoints.Checkpoint:
   return next(checkpoints.Store(path / 'checkpoints').newest_first())
 
 
+def _saved_rounds(path: pathlib.Path) -> int:
+  """The last round that a run has a checkpoint of."""
+  names = [p.stem for p in (path / 'checkpoints').glob('round_*.ckpt')]
+  return max((int(name.removeprefix('round_')) for name in names), default=0)
+
+
+def _stop(process: subprocess.Popen) -> None:
+  """Halts a process where it is, until SIGCONT or SIGKILL."""
+  process.send_signal(signal.SIGSTOP)
+  seen = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+  assert seen.si_code == os.CLD_STOPPED, 'It ended before it could be killed.'
+
+
 @pytest.mark.long
 def test_killed_at_many_random_instants_the_binary_ends_as_one_never_killed(tmp_path):
   rounds = f'--rounds={_LONG_ROUNDS}'
   reference, path = tmp_path / 'reference', tmp_path / 'run'
   subprocess.run(_command(reference, rounds), check=True, capture_output=True)
-  # Twelve legs of at most so long do not get to the end.
-  longest = _end(reference).record['seconds'] / 20
-  generator = random.Random(0)
-  num_kills, num_journals = 0, 0
-  log = path / 'train.log'
-  while not (path / 'result.json').exists():
-    # Saved always, most kills are between transactions; seldom, within one.
-    saves = f'--rounds_per_checkpoint={(1, 4)[num_kills % 2]}'
-    before = log.stat().st_size if log.exists() else 0
+  seconds_per_round = _end(reference).record['seconds'] / _LONG_ROUNDS
+  seed = random.SystemRandom().randrange(10**6)
+  print(f'The instants are those of seed {seed}.')
+  generator = random.Random(seed)
+  journal = path / 'client_states.sqlite-journal'
+  num_within = 0
+  for leg in range(12):
+    # Saved always, most instants are between transactions; seldom, within one, and
+    # there it is looked at that they are.
+    rounds_per_checkpoint = (1, 4)[leg % 2]
+    saves = f'--rounds_per_checkpoint={rounds_per_checkpoint}'
+    # When it has saved again, the journal of the one killed before is gone.
+    until = _saved_rounds(path) + generator.randint(1, 15)
     with subprocess.Popen(
       _command(path, rounds, saves), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
       try:
-        if num_kills < 12:
-          # Before training begins there is nothing to disturb.
-          wait_for(lambda b=before: log.exists() and log.stat().st_size > b)
-          time.sleep(generator.uniform(0, longest))
-          process.kill()
-          num_kills += 1
+        wait_for(lambda u=until: _saved_rounds(path) >= u)
+        is_within = False
+        while not is_within:
+          time.sleep(generator.uniform(0, 4 * seconds_per_round))
+          _stop(process)
+          is_within = journal.exists()
+          if rounds_per_checkpoint == 1:
+            break
+          if not is_within:
+            process.send_signal(signal.SIGCONT)
+        num_within += is_within
+        process.kill()
         _, stderr = process.communicate(timeout=300)
         assert b'Traceback' not in stderr
       finally:
         process.kill()
-    num_journals += (path / 'client_states.sqlite-journal').exists()
-  print(f'{num_kills} kills, {num_journals} of them within a transaction.')
-  assert num_kills >= 10
-  assert num_journals > 0
+  print(f'12 kills, {num_within} of them within a transaction.')
+  assert not (path / 'result.json').exists()
+  subprocess.run(_command(path, rounds), check=True, capture_output=True)
   assert _outcome(path) == _outcome(reference)
   for end in (_end(path), _end(reference)):
     assert end.record['round'] == _LONG_ROUNDS
