@@ -149,7 +149,7 @@ def run(program: Program, main: Callable[[dict[str, Any]], None]) -> NoReturn:
   except UserError as error:
     code = _fail(program, 2, error)
   except interrupts.Interrupted as error:
-    code = error.exit_code
+    error.exit()
   except BrokenPipeError:  # `train | head`: as if killed by SIGPIPE.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     code = 128 + signal.SIGPIPE

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from types import FrameType
+from typing import NoReturn
 
 _AGAIN_AFTER_SECONDS = 1.0
 # The same signal again so soon is the same event: Linux tells a child of its parent's
@@ -31,6 +32,17 @@ class Interrupted(KeyboardInterrupt):
   def __init__(self, signal_number: int):
     super().__init__(signal.Signals(signal_number).name)
     self.exit_code = 128 + signal_number
+
+  def exit(self) -> NoReturn:
+    """Ends the program with its exit code, whatever its threads are doing.
+
+    One that the signal left within a call of TensorFlow or gRPC would make the program
+    abort when Python finalizes itself.
+    """
+    for stream in (sys.stdout, sys.stderr):
+      with contextlib.suppress(OSError):  # Nobody may be reading any more.
+        stream.flush()
+    os._exit(self.exit_code)
 
 
 def install() -> None:

@@ -69,4 +69,4 @@ if __name__ == '__main__':
   try:
     main(int(sys.argv[1]), int(sys.argv[2]))
   except interrupts.Interrupted as interrupted:
-    sys.exit(interrupted.exit_code)
+    interrupted.exit()

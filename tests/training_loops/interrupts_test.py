@@ -47,6 +47,20 @@ except interrupts.Interrupted as interrupted:
   assert done.stdout == f'{name} {code} True\nwent on\n'
 
 
+def test_its_exit_waits_for_no_thread_and_loses_nothing_that_was_printed():
+  done = _run("""
+import threading
+threading.Thread(target=time.sleep, args=[1000]).start()
+try:
+  with interrupts.raised():
+    send(signal.SIGTERM)
+except interrupts.Interrupted as interrupted:
+  print('saved')
+  interrupted.exit()
+""")
+  assert (done.returncode, done.stdout, done.stderr) == (143, 'saved\n', '')
+
+
 def test_an_exception_that_python_drops_is_raised_again():
   done = _run("""
 class Finalized:
