@@ -172,7 +172,7 @@ def _takes_mean(factory: tff.aggregators.AggregationFactory) -> bool:
   )
   # TFF's wrappers have what they wrap as an attribute, or as a variable around.
   around = inspect.getclosurevars(type(factory).create).nonlocals
-  parts = [*vars(factory).values(), *around.values()]
+  parts = [*getattr(factory, '__dict__', {}).values(), *around.values()]
   return (
     isinstance(factory, means)
     # Of differential privacy: a query that divides by the number of clients.

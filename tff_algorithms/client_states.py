@@ -38,22 +38,29 @@ class ClientState(NamedTuple):
 class ClientStates(abc.ABC):
   """The states of all clients of a process, by id."""
 
-  def __init__(self, first: Any):
+  def __init__(self, first: Any, cohort_limit: int | None = None):
     """Initializes the states.
 
     Args:
       first: What a client starts with that has never taken part. It stands for all of
         these, none of which is kept.
+      cohort_limit: How many clients a round may have, None for any number.
     """
     self._first = tree.map_structure(np.asarray, first)
+    self._cohort_limit = cohort_limit
 
   def read(self, client_ids: Sequence[str]) -> list[ClientState]:
     """The states of a round's clients, in their order, for `next`.
 
     Raises:
-      ValueError: If a client is there twice.
+      ValueError: If a client is there twice, or there are too many.
     """
     check_all_different(client_ids)
+    if self._cohort_limit is not None and len(client_ids) > self._cohort_limit:
+      raise ValueError(
+        f'A round of {len(client_ids)} clients, where the process was built for '
+        f'num_clients={self._cohort_limit} in all.'
+      )
     kept = self._get(client_ids)
     # TFF takes text in ASCII only, but any bytes.
     return [ClientState(c.encode(), kept.get(c, self._first)) for c in client_ids]
@@ -93,7 +100,7 @@ class InMemoryClientStates(ClientStates):
     Args:
       process: The `StatefulProcess` whose clients' they are.
     """
-    super().__init__(process.initialize_client())
+    super().__init__(process.initialize_client(), process.cohort_limit)
     self._states: dict[str, Any] = {}
 
   def _get(self, client_ids: Sequence[str]) -> Mapping[str, Any]:

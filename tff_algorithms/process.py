@@ -143,7 +143,9 @@ def build_learning_process(
     initialize_client = tff.tensorflow.computation(
       lambda: trip.phase.client_init(initial_state().weights)
     )
-    return StatefulProcess(initialize_client, *arguments, **methods)
+    return StatefulProcess(
+      initialize_client, trip.phase.cohort_limit, *arguments, **methods
+    )
   return (MixedProcess if central_input else PhasedProcess)(*arguments, **methods)
 
 

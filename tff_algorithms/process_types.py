@@ -115,11 +115,20 @@ class StatefulProcess(MixedProcess):
 
   Attributes:
     initialize_client: `( -> C)`, what a client starts with.
+    cohort_limit: How many clients there are in all, so that no round has more; None
+      where that does not matter.
   """
 
-  def __init__(self, initialize_client: tff.Computation, *args: Any, **kwargs: Any):
+  def __init__(
+    self,
+    initialize_client: tff.Computation,
+    cohort_limit: int | None,
+    *args: Any,
+    **kwargs: Any,
+  ):
     super().__init__(*args, **kwargs)
     self.initialize_client = initialize_client
+    self.cohort_limit = cohort_limit
 
 
 def model_weights(state: State) -> ModelWeights:

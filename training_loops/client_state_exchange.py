@@ -28,8 +28,7 @@ class ClientStateExchange:
     """
     self._store = store
     self._directory = directory
-    self._first = directory / 'first'
-    self._first.write_bytes(store.first)
+    self._first = store.first
 
   def restore(self, round_num: int, record: Mapping[str, Any] | None) -> None:
     """Opens the store: see `ClientStateStore.restore`."""
@@ -54,12 +53,8 @@ class ClientStateExchange:
     states = []
     for i, client_id in enumerate(client_ids):
       path = self._directory / str(i)
-      path.unlink(missing_ok=True)
       content = self._store.get(client_id)
-      if content is None:
-        os.link(self._first, path)
-      else:
-        path.write_bytes(content)
+      path.write_bytes(self._first if content is None else content)
       states.append(ClientState(client_id.encode(), bytes(path)))
     return states
 
@@ -73,6 +68,6 @@ class ClientStateExchange:
     check_all_different([client_id.decode() for client_id, _ in states])
     for client_id, path in states:
       content = pathlib.Path(os.fsdecode(path)).read_bytes()
-      if len(content) != self._first.stat().st_size:
+      if len(content) != len(self._first):
         raise OSError(f'{os.fsdecode(path)} is not whole.')
       self._store.put(client_id.decode(), content)

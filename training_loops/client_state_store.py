@@ -9,6 +9,8 @@ goes back to the commit of the checkpoint before.
 
 Each state has a CRC-32, over the client's id too, and a checkpoint has a hash over all
 of these: all are checked when a run is continued, and a state again when it is read.
+The hash is a sum, so that a commit follows it without a look at clients whose states
+have not changed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +19,7 @@ import hashlib
 import json
 import pathlib
 import sqlite3
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 import zlib
 
 import tree
@@ -33,10 +35,15 @@ _NONSENSE = (TypeError, ValueError, KeyError)
 
 # Large, because states are; and what SQLite keeps of them in memory.
 _PAGE_BYTES, _CACHE_KILOBYTES = 1 << 16, 1 << 16
+# How long somebody else may look into the file before a commit gives up.
+_PATIENCE_SECONDS = 60
 
 _TABLES = {
   'made_for': 'text TEXT NOT NULL',
-  'rounds': 'round INTEGER PRIMARY KEY, version INTEGER NOT NULL',
+  'rounds': (
+    'round INTEGER PRIMARY KEY, version INTEGER NOT NULL, '
+    'num_clients INTEGER NOT NULL, digest TEXT NOT NULL'
+  ),
   'states': (
     'client TEXT NOT NULL, version INTEGER NOT NULL, checksum INTEGER NOT NULL, '
     'place INTEGER NOT NULL, PRIMARY KEY (client, version)'
@@ -45,9 +52,10 @@ _TABLES = {
 }
 _SMALL_TABLES = ('made_for', 'rounds', 'states')
 
-# A version is kept if it is a client's newest at one of the commits that are kept.
+# A version is kept if it is a client's newest at one of the commits that are kept. None
+# has become anything else of clients without a version after the oldest one before.
 _NOT_KEPT = """
-  version NOT IN (
+  client IN (SELECT client FROM states WHERE version > :oldest) AND version NOT IN (
     SELECT (
       SELECT max(newest.version) FROM states AS newest
       WHERE newest.client = states.client AND newest.version <= rounds.version
@@ -55,9 +63,14 @@ _NOT_KEPT = """
   )
 """
 # SQLite takes the other columns from the row with the maximum.
-_NEWEST = (
-  'SELECT client, checksum, max(version) FROM states GROUP BY client ORDER BY client'
-)
+_NEWEST = 'SELECT client, checksum, max(version) FROM states GROUP BY client'
+_CHANGED = """
+  SELECT client, checksum, (
+    SELECT old.checksum FROM states AS old
+    WHERE old.client = states.client AND old.version < states.version
+    ORDER BY old.version DESC LIMIT 1
+  ) FROM states WHERE version = ?
+"""
 
 
 class ClientStateStore(ClientStates):
@@ -110,7 +123,9 @@ class ClientStateStore(ClientStates):
         'another directory.'
       )
     with self._errors():
-      self._connection = sqlite3.connect(self._path, isolation_level=None)
+      self._connection = sqlite3.connect(
+        self._path, timeout=_PATIENCE_SECONDS, isolation_level=None
+      )
       self._open(can_create=round_num == 0)
       self._check_made_for()
       versions = dict(
@@ -121,20 +136,24 @@ class ClientStateStore(ClientStates):
         raise UserError(
           f'{self._path} has the states of the clients after round {has}, but the run '
           f'would continue after round {round_num}: files of different times were put '
-          'together, or checkpoints were removed.'
+          f'together, or newer checkpoints were damaged or removed. {_REMEDY}'
         )
       self._begin()
       execute = self._connection.execute
       execute('DELETE FROM states WHERE version > ?', (versions[round_num],))
       execute('DELETE FROM rounds WHERE round > ?', (round_num,))
       execute('DELETE FROM contents WHERE place NOT IN (SELECT place FROM states)')
-      if round_num:
-        self._check_contents()
-        if self._record() != record:
-          raise UserError(
-            f'{self._path} does not have the states that the checkpoint of round '
-            f'{round_num} was saved with. {_REMEDY}'
-          )
+      found = self._checked()
+      if round_num and found._asdict() != record:
+        raise UserError(
+          f'{self._path} does not have the states that the checkpoint of round '
+          f'{round_num} was saved with. {_REMEDY}'
+        )
+      if found != self._last():
+        raise UserError(
+          f'{self._path} is damaged: it does not have the states that it says. '
+          f'{_REMEDY}'
+        )
 
   def commit(self, round_num: int) -> dict[str, Any]:
     """Makes the states so far those of a round, for good.
@@ -147,17 +166,23 @@ class ClientStateStore(ClientStates):
     with self._errors():
       version = self._begin()
       execute = self._connection.execute
-      execute('INSERT OR REPLACE INTO rounds VALUES (?, ?)', (round_num, version))
+      ((oldest,),) = execute('SELECT min(version) FROM rounds')
+      contents = self._last()
+      for client_id, checksum, old_checksum in execute(_CHANGED, (version,)):
+        contents = contents.changed(client_id, old_checksum, checksum)
+      execute(
+        'INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?)',
+        (round_num, version, *contents),
+      )
       execute(
         'DELETE FROM rounds WHERE round NOT IN '
         '(SELECT round FROM rounds ORDER BY round DESC LIMIT 2)'
       )
       old = f'SELECT place FROM states WHERE {_NOT_KEPT}'
-      execute(f'DELETE FROM contents WHERE place IN ({old})')
-      execute(f'DELETE FROM states WHERE {_NOT_KEPT}')
-      record = self._record()
+      execute(f'DELETE FROM contents WHERE place IN ({old})', {'oldest': oldest})
+      execute(f'DELETE FROM states WHERE {_NOT_KEPT}', {'oldest': oldest})
       execute('COMMIT')
-      return record
+      return contents._asdict()
 
   def close(self) -> None:
     """Closes the file; what was not committed is taken back."""
@@ -188,24 +213,35 @@ class ClientStateStore(ClientStates):
     ((num_pages,),) = execute('PRAGMA page_count')
     ((page_bytes,),) = execute('PRAGMA page_size')
     if self._path.stat().st_size != num_pages * page_bytes:
-      raise UserError(f'{self._path} is damaged: a part of it is missing. {_REMEDY}')
+      raise UserError(f'{self._path} is damaged: its size is wrong. {_REMEDY}')
     for table in _SMALL_TABLES:
       for (finding,) in execute(f'PRAGMA integrity_check({table})'):
         if finding != 'ok':
           raise UserError(f'{self._path} is damaged: {finding}. {_REMEDY}')
 
-  def _check_contents(self) -> None:
-    """Reads the state of every client, one at a time."""
-    for client_id, *_ in self._connection.execute(_NEWEST):
+  def _checked(self) -> '_Contents':
+    """What there is, after a look at the state of every client, one at a time."""
+    contents = _Contents()
+    for client_id, checksum, _ in self._connection.execute(_NEWEST):
       self.get(client_id)
+      contents = contents.changed(client_id, None, checksum)
+    return contents
+
+  def _last(self) -> '_Contents':
+    """What there was at the last commit, as it says."""
+    (row,) = self._connection.execute(
+      'SELECT num_clients, digest FROM rounds ORDER BY version DESC LIMIT 1'
+    )
+    return _Contents(*row)
 
   def _create(self) -> None:
     execute = self._connection.execute
     execute('BEGIN IMMEDIATE')
     for table, columns in _TABLES.items():
       execute(f'CREATE TABLE {table} ({columns})')
+    execute('CREATE INDEX states_by_version ON states (version)')
     execute('INSERT INTO made_for VALUES (?)', (json.dumps(self._made_for),))
-    execute('INSERT INTO rounds VALUES (0, 0)')
+    execute('INSERT INTO rounds VALUES (0, 0, ?, ?)', _Contents())
     execute('COMMIT')
 
   def _check_made_for(self) -> None:
@@ -224,14 +260,6 @@ class ClientStateStore(ClientStates):
       self._connection.execute('BEGIN IMMEDIATE')
     ((last,),) = self._connection.execute('SELECT max(version) FROM rounds')
     return last + 1
-
-  def _record(self) -> dict[str, Any]:
-    """How many clients have a state, and a hash over all of them."""
-    digest, num_clients = hashlib.sha256(), 0
-    for client, checksum, _ in self._connection.execute(_NEWEST):
-      digest.update(json.dumps([client, checksum]).encode())
-      num_clients += 1
-    return {'num_clients': num_clients, 'sha256': digest.hexdigest()}
 
   @property
   def first(self) -> bytes:
@@ -307,6 +335,31 @@ class ClientStateStore(ClientStates):
       if type(error) is not sqlite3.DatabaseError:
         raise  # It was not used as it should be.
       raise UserError(f'{self._path} is damaged: {error}. {_REMEDY}') from error
+
+
+class _Contents(NamedTuple):
+  """What a store has at a commit.
+
+  Attributes:
+    num_clients: How many clients have a state.
+    digest: The sum of hashes of each client's id and checksum, in hexadecimals.
+  """
+
+  num_clients: int = 0
+  digest: str = f'{0:064x}'
+
+  def changed(self, client_id: str, old: int | None, new: int) -> '_Contents':
+    """With another checksum of a client, which had none if the old one is None."""
+    total = int(self.digest, 16) + _hash(client_id, new)
+    if old is None:
+      return _Contents(self.num_clients + 1, f'{total % 2**256:064x}')
+    total -= _hash(client_id, old)
+    return _Contents(self.num_clients, f'{total % 2**256:064x}')
+
+
+def _hash(client_id: str, checksum: int) -> int:
+  text = json.dumps([client_id, checksum])
+  return int(hashlib.sha256(text.encode()).hexdigest(), 16)
 
 
 class _Closed:

@@ -9,9 +9,11 @@ finished is answered at once.
 """
 
 from collections.abc import Callable
+import contextlib
 import logging
 from typing import Any
 
+from tasks import scratch
 from training_loops import results, run_directory, runtimes, train_flags
 
 _logger = logging.getLogger(__name__)
@@ -46,20 +48,13 @@ def train(
       on_row(row)
     return result
   train_flags.check_task(flags)
-  if runtime:
-    return _train(flags, directory, on_row)
-  own_runtime = train_flags.create_runtime(flags)
-  own_runtime.launch()  # Its worker starts while TensorFlow is being imported.
-  with own_runtime:
-    return _train(flags, directory, on_row)
+  # A worker that an interrupt leaves at work writes there: it has to end before.
+  with scratch.directory() as files_directory, contextlib.ExitStack() as stack:
+    if not runtime:
+      own_runtime = train_flags.create_runtime(flags)
+      own_runtime.launch()  # Its worker starts while TensorFlow is being imported.
+      stack.enter_context(own_runtime)
+    from training_loops import training
 
-
-def _train(
-  flags: dict[str, Any],
-  directory: run_directory.RunDirectory,
-  on_row: Callable[[dict[str, Any]], None],
-) -> results.Result:
-  from training_loops import training
-
-  training.train(flags, directory, on_row)
+    training.train(flags, directory, files_directory, on_row)
   return results.load(directory.path)

@@ -11,7 +11,7 @@ import time
 from typing import Any, NamedTuple
 
 import tasks
-from tasks import client_files, scratch
+from tasks import client_files
 from tff_algorithms import client_inputs, privacy
 from tff_algorithms.client_states import ClientState
 from tff_algorithms.process_types import StatefulProcess, model_weights
@@ -158,6 +158,7 @@ def restored(
 def train(
   flags: dict[str, Any],
   directory: run_directory.RunDirectory,
+  files_directory: pathlib.Path,
   on_row: Callable[[records.Row], None] = lambda row: None,
 ) -> None:
   """Trains from where the directory stands until the rounds asked for are done.
@@ -165,12 +166,12 @@ def train(
   Args:
     flags: The run's flags.
     directory: The run's directory.
+    files_directory: Where clients' rows and states go in this time of it, empty.
     on_row: Called with each row of metrics, those of an earlier time included.
   """
   task = load_task(flags)
   sampler = build_sampler(flags, task)
   with contextlib.ExitStack() as stack:
-    files_directory = stack.enter_context(scratch.directory())
     with data_errors(flags):
       eval_rows = _eval_rows(task, flags)
       feed = round_arguments.RoundArguments(flags, task, sampler, files_directory)
@@ -179,28 +180,28 @@ def train(
     process = build_process(flags, task, feed.client_input, feed.central_input)
     first_state = process.initialize()
     client_states = _client_states(flags, directory, process, files_directory)
+    stack.enter_context(directory.opened(flags))
     if client_states:
       stack.callback(client_states.close)
-    with directory.opened(flags):
-      if not directory.config_file.exists():
-        _write_config(directory, flags)  # From now on it is a run.
-      with progress.logged_to(directory.log_file):
-        training = _Training(
-          flags,
-          directory,
-          task,
-          eval_rows,
-          feed,
-          process,
-          first_state,
-          client_states,
-          on_row,
-        )
-        _write_config(directory, flags)
-        # While it goes on it is not finished, even if it once was with fewer rounds.
-        directory.result_file.unlink(missing_ok=True)
-        directory.failure_file.unlink(missing_ok=True)
-        training.run()
+    if not directory.config_file.exists():
+      _write_config(directory, flags)  # From now on it is a run.
+    with progress.logged_to(directory.log_file):
+      training = _Training(
+        flags,
+        directory,
+        task,
+        eval_rows,
+        feed,
+        process,
+        first_state,
+        client_states,
+        on_row,
+      )
+      _write_config(directory, flags)
+      # While it goes on it is not finished, even if it once was with fewer rounds.
+      directory.result_file.unlink(missing_ok=True)
+      directory.failure_file.unlink(missing_ok=True)
+      training.run()
 
 
 def _write_config(directory: run_directory.RunDirectory, flags: dict[str, Any]) -> None:

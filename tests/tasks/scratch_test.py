@@ -28,6 +28,26 @@ def test_it_is_gone_after_the_block_also_after_an_error(temporary):
   assert not list(temporary.iterdir())
 
 
+def test_what_is_written_while_it_is_removed_is_removed_by_the_next(temporary):
+  with scratch.directory() as path:
+    pass
+  # As TensorFlow does, which makes the directories of the files that it writes.
+  (path / 'states').mkdir(parents=True)
+  (path / 'states' / '0.new').touch()
+  with scratch.directory() as own:
+    assert list(temporary.iterdir()) == [own]
+
+
+@pytest.mark.parametrize('names', [[], ['lock.new']])
+def test_one_that_is_just_being_made_is_left_alone(temporary, names):
+  path = temporary / '.tff_algorithms_scratch_other'
+  path.mkdir()
+  for name in names:
+    (path / name).touch()
+  with scratch.directory():
+    assert [child.name for child in path.iterdir()] == names
+
+
 def test_it_can_be_made_elsewhere(temporary):
   parent = temporary / 'elsewhere'
   parent.mkdir()

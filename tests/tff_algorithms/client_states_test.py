@@ -12,6 +12,9 @@ from tff_algorithms.client_states import ClientState, InMemoryClientStates
 class _Process:
   """As much of a `StatefulProcess` as states need."""
 
+  def __init__(self, cohort_limit=None):
+    self.cohort_limit = cohort_limit
+
   def initialize_client(self):
     return collections.OrderedDict(
       control=[np.zeros([2, 3], np.float32), np.float32(0)], steps=np.int64(0)
@@ -49,6 +52,13 @@ def test_what_is_written_is_read(states):
   _assert_same(a.value, _state(1))
   states.write([ClientState(b'a', _state(3))])
   assert _read(states, ['a', 'b']) == {'a': 3, 'b': 2}
+
+
+def test_a_round_has_no_more_clients_than_there_are():
+  states = InMemoryClientStates(_Process(cohort_limit=2))
+  assert _read(states, ['a', 'b']) == {'a': 0, 'b': 0}
+  with pytest.raises(ValueError, match=r'A round of 3 clients.* num_clients=2 in all'):
+    states.read(['a', 'b', 'c'])
 
 
 def test_a_client_never_seen_gets_the_first_state(states):

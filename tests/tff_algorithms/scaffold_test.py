@@ -310,8 +310,14 @@ def test_more_clients_in_a_round_than_there_are_is_an_error():
   states = client_states.InMemoryClientStates(process_)
   rows = problems.classification_rows(4, dtype=np.float64)
   cohort = [problems.dataset(rows)] * 3
+  with pytest.raises(
+    ValueError, match=r'A round of 3 clients, .* num_clients=2 in all'
+  ):
+    states.read(['a', 'b', 'c'])
+  # Whoever keeps states in another way has it from TFF's runtime, which wraps it.
+  three = [*states.read(['a', 'b']), *states.read(['c'])]
   with pytest.raises(Exception, match='num_clients=2 is less than the clients'):
-    process_.next(process_.initialize(), cohort, states.read(['a', 'b', 'c']))
+    process_.next(process_.initialize(), cohort, three)
 
 
 def test_a_stateful_base_optimizer_on_clients_refuses_its_term():

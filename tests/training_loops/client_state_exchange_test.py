@@ -58,7 +58,7 @@ def test_who_has_finds_what_it_returned_whatever_the_order(exchange):
 def test_the_first_state_stays_what_it_is(exchange):
   (a,) = exchange.read(['a'])
   exchange.write([_return(a, [1, 1, 1])])
-  exchange.read(['a'])  # Now a file of its own is where the first one was linked to.
+  exchange.read(['a'])  # Now its own state is in the file where the first one was.
   (c,) = exchange.read(['c'])
   assert _path(c).read_bytes() == bytes(12)
 

@@ -443,7 +443,7 @@ def _stop(process: subprocess.Popen) -> None:
   """Halts a process where it is, until SIGCONT or SIGKILL."""
   process.send_signal(signal.SIGSTOP)
   seen = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-  assert seen.si_code == os.CLD_STOPPED, 'It ended before it could be killed.'
+  assert seen and seen.si_code == os.CLD_STOPPED, 'It ended before it was killed.'
 
 
 @pytest.mark.long
