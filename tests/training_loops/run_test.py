@@ -1,11 +1,12 @@
 """Tests of training as a function; `training_test` has those of the training."""
 
+import pathlib
 import subprocess
 import sys
 
 import pytest
 
-from training_loops import files, results, run, train_flags
+from training_loops import files, results, run, runtimes, train_flags, training
 from training_loops.options import UserError
 
 _NEEDED = {'task': 'digits_logistic', 'algorithm': 'fed_avg'}
@@ -39,6 +40,29 @@ def test_other_flags_are_refused_before_a_runtime_is_started(tmp_path, monkeypat
   monkeypatch.setattr(train_flags, 'create_runtime', lambda flags: pytest.fail())
   with pytest.raises(UserError, match='--batch_size'):
     run.train({**flags, 'batch_size': 4, 'rounds': 1000})
+
+
+def test_the_worker_ends_before_the_files_that_it_may_be_writing_go(
+  tmp_path, monkeypatch
+):
+  seen: list[pathlib.Path] = []
+
+  class Worker(runtimes.Runtime):
+    def start(self):
+      pass
+
+    def stop(self):
+      assert seen[0].is_dir()
+
+  def interrupted(flags, directory, files_directory, on_row):
+    seen.append(files_directory)
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(train_flags, 'create_runtime', lambda flags: Worker())
+  monkeypatch.setattr(training, 'train', interrupted)
+  with pytest.raises(KeyboardInterrupt):
+    run.train(train_flags.configure(**_NEEDED, output_dir=tmp_path / 'a'))
+  assert not seen[0].exists()
 
 
 @pytest.mark.slow
