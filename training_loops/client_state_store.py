@@ -1,11 +1,12 @@
 """The states of a run's clients on disk, in step with its checkpoints.
 
-One SQLite file. A client's state is a row, with the version that it was written for; a
-client that has none has never taken part. All that is written between two checkpoints
-is one transaction, which SQLite takes back if the process is killed. `commit` ends it,
-just before a checkpoint is written, and keeps the rows of the two last commits: if the
-process is killed between the two, or the last checkpoint turns out damaged, `restore`
-goes back to the commit of the checkpoint before.
+An SQLite file and, beside it, one of slots for the states themselves, of which SQLite
+would make several copies. A client's state is a row, with its slot and the version that
+it was written for; a client that has none has never taken part. All that is written
+between two checkpoints is one transaction, which SQLite takes back if the process is
+killed. `commit` ends it, just before a checkpoint is written, and keeps the rows of the
+two last commits: if the process is killed between the two, or the last checkpoint turns
+out damaged, `restore` goes back to the commit of the checkpoint before.
 
 Each state has a CRC-32, over the client's id too, and a checkpoint has a hash over all
 of these: all are checked when a run is continued, and a state again when it is read.
@@ -26,6 +27,7 @@ import tree
 
 from tff_algorithms import client_state_files
 from tff_algorithms.client_states import ClientStates
+from training_loops import slot_file
 from training_loops.options import UserError
 
 _FORMAT = 1
@@ -33,8 +35,6 @@ _REMEDY = 'Put back a copy of the whole directory, or begin anew in another one.
 # What comes of reading a damaged file as if it were none.
 _NONSENSE = (TypeError, ValueError, KeyError)
 
-# Large, because states are; and what SQLite keeps of them in memory.
-_PAGE_BYTES, _CACHE_KILOBYTES = 1 << 16, 1 << 16
 # How long somebody else may look into the file before a commit gives up.
 _PATIENCE_SECONDS = 60
 
@@ -46,11 +46,9 @@ _TABLES = {
   ),
   'states': (
     'client TEXT NOT NULL, version INTEGER NOT NULL, checksum INTEGER NOT NULL, '
-    'place INTEGER NOT NULL, PRIMARY KEY (client, version)'
+    'slot INTEGER NOT NULL, PRIMARY KEY (client, version)'
   ),
-  'contents': 'place INTEGER PRIMARY KEY, content BLOB NOT NULL',
 }
-_SMALL_TABLES = ('made_for', 'rounds', 'states')
 
 # A version is kept if it is a client's newest at one of the commits that are kept. None
 # has become anything else of clients without a version after the oldest one before.
@@ -83,28 +81,32 @@ class ClientStateStore(ClientStates):
     """Initializes the store; `restore` opens it.
 
     Args:
-      path: The file.
+      path: The SQLite file; that of the slots has the suffix `.data` instead.
       first: What a client starts with.
       made_for: JSON-like data that say whose states these are; with others the file is
         refused.
     """
     super().__init__(first)
     self._path = path
+    self._data_path = path.with_suffix('.data')
     leaves = tree.flatten_with_path(self._first)
     types = [['/'.join(map(str, p)), a.dtype.name, list(a.shape)] for p, a in leaves]
     self._made_for = {'format': _FORMAT, **made_for, 'state': types}
     self._connection: Any = _Closed()
+    self._slots: Any = _Closed()
+    # In use until the next commit, and by nobody afterwards.
+    self._dropped: set[int] = set()
 
   def restore(self, round_num: int, record: Mapping[str, Any] | None) -> None:
-    """Opens the file as it was at a checkpoint; what came after is taken back.
+    """Opens the files as they were at a checkpoint; what came after is taken back.
 
     Args:
       round_num: The checkpoint's round; 0 to begin with.
       record: What `commit` returned for it, None for round 0.
 
     Raises:
-      UserError: If the file is not there, damaged, another run's or of another round.
-        It is left as it is.
+      UserError: If a file is not there, damaged, another run's or of another round.
+        They are left as they are.
     """
     try:
       self._restore(round_num, record)
@@ -116,12 +118,13 @@ class ClientStateStore(ClientStates):
       raise
 
   def _restore(self, round_num: int, record: Mapping[str, Any] | None) -> None:
-    if round_num and not self._path.exists():
-      raise UserError(
-        f'{self._path} is missing: the checkpoint of round {round_num} is nothing '
-        'without the states of its clients. Put the file back, or begin anew in '
-        'another directory.'
-      )
+    for path in (self._path, self._data_path):
+      if round_num and not path.exists():
+        raise UserError(
+          f'{path} is missing: the checkpoint of round {round_num} is nothing without '
+          'the states of its clients. Put the file back, or begin anew in another '
+          'directory.'
+        )
     with self._errors():
       self._connection = sqlite3.connect(
         self._path, timeout=_PATIENCE_SECONDS, isolation_level=None
@@ -138,11 +141,13 @@ class ClientStateStore(ClientStates):
           f'would continue after round {round_num}: files of different times were put '
           f'together, or newer checkpoints were damaged or removed. {_REMEDY}'
         )
+      self._open_slots(can_create=round_num == 0)
       self._begin()
       execute = self._connection.execute
-      execute('DELETE FROM states WHERE version > ?', (versions[round_num],))
+      newer = (versions[round_num],)
+      self._dropped = set(self._slots_where('version > ?', newer))
+      execute('DELETE FROM states WHERE version > ?', newer)
       execute('DELETE FROM rounds WHERE round > ?', (round_num,))
-      execute('DELETE FROM contents WHERE place NOT IN (SELECT place FROM states)')
       found = self._checked()
       if round_num and found._asdict() != record:
         raise UserError(
@@ -178,26 +183,23 @@ class ClientStateStore(ClientStates):
         'DELETE FROM rounds WHERE round NOT IN '
         '(SELECT round FROM rounds ORDER BY round DESC LIMIT 2)'
       )
-      old = f'SELECT place FROM states WHERE {_NOT_KEPT}'
-      execute(f'DELETE FROM contents WHERE place IN ({old})', {'oldest': oldest})
+      # A set: interrupted after this, a commit is done once more.
+      self._dropped |= set(self._slots_where(_NOT_KEPT, {'oldest': oldest}))
       execute(f'DELETE FROM states WHERE {_NOT_KEPT}', {'oldest': oldest})
+      self._slots.sync()
       execute('COMMIT')
+      dropped, self._dropped = self._dropped, set()
+      self._slots.free(dropped)
       return contents._asdict()
 
   def close(self) -> None:
-    """Closes the file; what was not committed is taken back."""
+    """Closes the files; what was not committed is taken back."""
     self._connection.close()
-    self._connection = _Closed()
+    self._slots.close()
+    self._connection = self._slots = _Closed()
 
   def _open(self, can_create: bool) -> None:
-    most = self._connection.getlimit(sqlite3.SQLITE_LIMIT_LENGTH)
-    if len(self.first) > most:
-      raise UserError(
-        f'a client would keep {len(self.first):,} bytes, SQLite takes {most:,} at most.'
-      )
     execute = self._connection.execute
-    execute(f'PRAGMA page_size = {_PAGE_BYTES}')
-    execute(f'PRAGMA cache_size = -{_CACHE_KILOBYTES}')
     execute('PRAGMA synchronous = EXTRA')
     # The first look at the file takes back what a killed process left half done.
     names = {name for (name,) in execute('SELECT tbl_name FROM sqlite_master')}
@@ -208,16 +210,32 @@ class ClientStateStore(ClientStates):
     self._check_pages()
 
   def _check_pages(self) -> None:
-    """Finds a file that was cut, and damage to all but the contents of states."""
+    """Finds a file that was cut, and damage to its structure."""
     execute = self._connection.execute
     ((num_pages,),) = execute('PRAGMA page_count')
     ((page_bytes,),) = execute('PRAGMA page_size')
     if self._path.stat().st_size != num_pages * page_bytes:
       raise UserError(f'{self._path} is damaged: its size is wrong. {_REMEDY}')
-    for table in _SMALL_TABLES:
-      for (finding,) in execute(f'PRAGMA integrity_check({table})'):
-        if finding != 'ok':
-          raise UserError(f'{self._path} is damaged: {finding}. {_REMEDY}')
+    for (finding,) in execute('PRAGMA integrity_check'):
+      if finding != 'ok':
+        raise UserError(f'{self._path} is damaged: {finding}. {_REMEDY}')
+
+  def _open_slots(self, can_create: bool) -> None:
+    # Those that are about to be dropped, too: it may yet turn out that they are not.
+    used = self._slots_where('true')
+    try:
+      self._slots = slot_file.SlotFile(
+        self._data_path, len(self.first), used, can_create
+      )
+    except ValueError as error:
+      raise UserError(f'{self._data_path} is damaged: {error}. {_REMEDY}') from error
+
+  def _slots_where(self, condition: str, values: Any = ()) -> list[int]:
+    """The slots of some states."""
+    rows = self._connection.execute(
+      f'SELECT slot FROM states WHERE {condition}', values
+    )
+    return [slot for (slot,) in rows]
 
   def _checked(self) -> '_Contents':
     """What there is, after a look at the state of every client, one at a time."""
@@ -273,23 +291,19 @@ class ClientStateStore(ClientStates):
       UserError: If it is not what was written.
     """
     with self._errors():
-      # Not joined: a content that is missing must not make it an older state, or none.
       row = self._connection.execute(
-        'SELECT checksum, place FROM states WHERE client = ? '
+        'SELECT checksum, slot FROM states WHERE client = ? '
         'ORDER BY version DESC LIMIT 1',
         (client_id,),
       ).fetchone()
       if row is None:
         return None
-      checksum, place = row
-      found = self._connection.execute(
-        'SELECT content FROM contents WHERE place = ?', (place,)
-      ).fetchone()
-      content = found and found[0]
-      if not isinstance(content, bytes) or checksum != _checksum(client_id, content):
+      checksum, slot = row
+      content = self._slots.read(slot)
+      if checksum != _checksum(client_id, content):
         raise UserError(
-          f'{self._path} is damaged: the state of client {client_id} is not what was '
-          f'written. {_REMEDY}'
+          f'{self._data_path} is damaged: the state of client {client_id} is not what '
+          f'was written. {_REMEDY}'
         )
       return content
 
@@ -299,18 +313,15 @@ class ClientStateStore(ClientStates):
       version = self._begin()
       execute = self._connection.execute
       key = (client_id, version)
-      old = execute(
-        'SELECT place FROM states WHERE client = ? AND version = ?', key
-      ).fetchone()
-      # In this order an interrupt leaves at most a content that nobody has behind,
-      # which `restore` removes.
-      place = execute('INSERT INTO contents (content) VALUES (?)', (content,)).lastrowid
+      old = self._slots_where('client = ? AND version = ?', key)
+      # In this order an interrupt leaves at most a slot behind that nobody has, until
+      # `restore` finds it.
+      slot = self._slots.write(content)
       checksum = _checksum(client_id, content)
       execute(
-        'INSERT OR REPLACE INTO states VALUES (?, ?, ?, ?)', (*key, checksum, place)
+        'INSERT OR REPLACE INTO states VALUES (?, ?, ?, ?)', (*key, checksum, slot)
       )
-      if old is not None:
-        execute('DELETE FROM contents WHERE place = ?', old)
+      self._slots.free(old)
 
   def _get(self, client_ids: Sequence[str]) -> Mapping[str, Any]:
     found = {client_id: self.get(client_id) for client_id in client_ids}
@@ -363,7 +374,7 @@ def _hash(client_id: str, checksum: int) -> int:
 
 
 class _Closed:
-  """What stands for a connection where there is none."""
+  """What stands for a file that is not open."""
 
   def close(self) -> None:
     """Closes nothing."""

@@ -31,6 +31,7 @@ from training_loops import (
 from training_loops.options import UserError
 
 _ALGORITHMS = ['scaffold', 'fed_dyn']
+_STORE_FILES = ('client_states.sqlite', 'client_states.data')
 
 
 def _flags(output_dir, algorithm='scaffold', **flags):
@@ -69,15 +70,22 @@ def train(runtime):
   return functools.partial(run.train, runtime=runtime)
 
 
+_STATE_BYTES = 4 * (64 * 10 + 10)  # The weights of logistic regression.
+_SLOT_BYTES = 4096
+
+
 def _states(path: pathlib.Path) -> dict[str, tuple[int, bytes]]:
   """The newest state of every client of a run, with its checksum."""
+  content = (path / 'client_states.data').read_bytes()
   connection = sqlite3.connect(path / 'client_states.sqlite')
   try:
     rows = connection.execute(
-      'SELECT client, checksum, content FROM states JOIN contents USING (place) '
-      'ORDER BY version'
+      'SELECT client, checksum, slot FROM states ORDER BY version'
     )
-    return {client: (checksum, value) for client, checksum, value in rows}
+    return {
+      client: (checksum, content[slot * _SLOT_BYTES :][:_STATE_BYTES])
+      for client, checksum, slot in rows
+    }
   finally:
     connection.close()
 
@@ -114,7 +122,7 @@ def test_a_run_keeps_what_its_clients_keep_and_nothing_else_is_left(
   assert len(set(states.values())) == len(states)
   assert all(np.frombuffer(value, np.float32).any() for _, value in states.values())
   stateful = [p.name for p in path.iterdir() if 'client_states' in p.name]
-  assert stateful == ['client_states.sqlite']
+  assert set(stateful) == set(_STORE_FILES)
 
 
 @pytest.mark.slow
@@ -239,21 +247,22 @@ def _overwrite(path: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize('name', _STORE_FILES)
 @pytest.mark.parametrize(
   'damage', [pathlib.Path.unlink, _truncate, _shorten, _empty, _overwrite]
 )
 def test_a_run_whose_store_is_damaged_is_refused_and_left_alone(
-  references, train, tmp_path, damage
+  references, train, tmp_path, damage, name
 ):
   path = _copy(references / 'scaffold', tmp_path / 'a')
-  damage(path / 'client_states.sqlite')
+  damage(path / name)
   before = _hashes(path)
-  with pytest.raises(UserError, match=r'client_states\.sqlite') as error:
+  with pytest.raises(UserError) as error:
     train(_flags(path, rounds=7))
-  assert str(path) in str(error.value)
+  assert str(path / name) in str(error.value)
   assert _hashes(path) == before
   # With the file put back it goes on.
-  shutil.copy(references / 'scaffold' / 'client_states.sqlite', path)
+  shutil.copy(references / 'scaffold' / name, path)
   train(_flags(path, rounds=7))
 
 
@@ -262,7 +271,8 @@ def test_a_store_of_another_algorithm_is_refused_and_left_alone(
   references, train, tmp_path
 ):
   path = _copy(references / 'scaffold', tmp_path / 'a')
-  shutil.copy(references / 'fed_dyn' / 'client_states.sqlite', path)
+  for name in _STORE_FILES:
+    shutil.copy(references / 'fed_dyn' / name, path)
   before = _hashes(path)
   with pytest.raises(UserError, match=r'its algorithm is fed_dyn.* scaffold'):
     train(_flags(path, rounds=7))
@@ -280,7 +290,8 @@ def test_a_store_of_another_time_or_run_is_refused_and_left_alone(
   train(_flags(other, seed=1))
   path = _copy(references / 'scaffold', tmp_path / 'a')
   for source, message in ((old, 'after round 0 and 2'), (other, 'does not have')):
-    shutil.copy(source / 'client_states.sqlite', path)
+    for name in _STORE_FILES:
+      shutil.copy(source / name, path)
     before = _hashes(path)
     with pytest.raises(UserError, match=f'client_states.sqlite .*{message}') as error:
       train(_flags(path, rounds=7))
