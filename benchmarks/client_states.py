@@ -210,7 +210,7 @@ def main(options: dict[str, Any]) -> None:
       task, store, process, feed, here / 'states', sampler, options['rounds']
     )
     memory = peak_megabytes()
-    size = (here / 'states.sqlite').stat().st_size
+    size = sum(p.stat().st_size for p in here.glob('states.*'))
   share, with_commits = shares_of_round(seconds)
   paragraphs = [
     table(seconds),

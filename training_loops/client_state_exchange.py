@@ -54,7 +54,9 @@ class ClientStateExchange:
     for i, client_id in enumerate(client_ids):
       path = self._directory / str(i)
       content = self._store.get(client_id)
-      path.write_bytes(self._first if content is None else content)
+      # All are of one size: not truncated first, it takes a third of the time.
+      with open(os.open(path, os.O_WRONLY | os.O_CREAT), 'wb') as file:
+        file.write(self._first if content is None else content)
       states.append(ClientState(client_id.encode(), bytes(path)))
     return states
 

@@ -43,7 +43,7 @@ class RunDirectory:
 
   @property
   def client_states(self) -> pathlib.Path:
-    """What the clients keep, where they do."""
+    """What the clients keep, where they do; slots are beside it."""
     return self.path / 'client_states.sqlite'
 
   @property

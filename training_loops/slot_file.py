@@ -66,6 +66,8 @@ class SlotFile:
   def write(self, content: bytes) -> int:
     """Writes a content to a slot that was free, and returns the slot.
 
+    One that is too short has zeros at its end.
+
     Raises:
       OSError: If there is no room for it.
     """
@@ -75,11 +77,14 @@ class SlotFile:
       slot = self._free.pop()
     else:
       slot, self._num_slots = self._num_slots, self._num_slots + 1
-    left = memoryview(content.ljust(self._slot_bytes, b'\0'))
+    offset, end = slot * self._slot_bytes, (slot + 1) * self._slot_bytes
+    left = memoryview(content)
     with self._named_errors():
-      while left:
-        offset = (slot + 1) * self._slot_bytes - len(left)
-        left = left[os.pwrite(self._descriptor, left, offset) :]
+      while offset < end:  # Once for nearly all, here too.
+        padding = bytes(end - offset - len(left))
+        written = os.pwritev(self._descriptor, [left, padding], offset)
+        left = left[written:]
+        offset += written
       self._num_waiting += self._slot_bytes
       if self._num_waiting >= _BYTES_IN_WAITING:
         self._begin_sync()

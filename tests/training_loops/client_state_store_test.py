@@ -881,12 +881,12 @@ def test_interrupted_between_statements_and_saved_all_the_same_nothing_is_lost(
 
 
 @pytest.mark.parametrize('before', [True, False])
-@pytest.mark.parametrize('name', ['pwrite', 'fdatasync'])
+@pytest.mark.parametrize('name', ['pwritev', 'fdatasync'])
 def test_interrupted_around_what_it_writes_and_saved_all_the_same_nothing_is_lost(
   made, path, monkeypatch, before, name
 ):
   contents, original = _contents(path), getattr(os, name)
-  for at_call in range(1, 3 if name == 'pwrite' else 2):
+  for at_call in range(1, 3 if name == 'pwritev' else 2):
     _put_back(path, contents)
     store = _store(path)
     store.restore(4, made[1])

@@ -70,7 +70,7 @@ def killed_at(monkeypatch, operation: int) -> list[str]:
 
     monkeypatch.setattr(module, name, call)
 
-  for name in ('replace', 'rename', 'unlink', 'mkdir', 'pwrite', 'fdatasync'):
+  for name in ('replace', 'rename', 'unlink', 'mkdir', 'pwritev', 'fdatasync'):
     mortal(os, name)
   mortal(shutil, 'rmtree')
   return done

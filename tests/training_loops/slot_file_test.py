@@ -93,7 +93,9 @@ def test_too_short_for_what_is_in_use_it_is_refused(opened, used):
 def test_what_the_kernel_takes_or_gives_in_parts_is_whole(opened, monkeypatch):
   file, content = opened(10_000), os.urandom(10_000)
   pwrite, pread = os.pwrite, os.pread
-  monkeypatch.setattr(os, 'pwrite', lambda d, data, o: pwrite(d, data[:999], o))
+  monkeypatch.setattr(
+    os, 'pwritev', lambda d, parts, o: pwrite(d, b''.join(parts)[:999], o)
+  )
   monkeypatch.setattr(os, 'pread', lambda d, size, o: pread(d, min(size, 777), o))
   slots = [file.write(b'0' * 10_000), file.write(content), file.write(b'1' * 10_000)]
   assert file.read(slots[1]) == content
@@ -110,7 +112,7 @@ def test_an_error_names_the_file_and_the_slot_is_nobodys(opened, path, monkeypat
     monkeypatch.context() as patch,
     pytest.raises(OSError, match='No space') as error,
   ):
-    patch.setattr(os, 'pwrite', full)
+    patch.setattr(os, 'pwritev', full)
     file.write(b'x' * 10)
   assert str(path) in str(error.value)
   assert file.write(b'y' * 10) != kept
