@@ -373,13 +373,12 @@ def num_statements(tmp_path_factory, runtime):
   return len(done)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('error', [Killed, KeyboardInterrupt])
-def test_stopped_between_statements_of_the_store_it_ends_as_one_never_stopped(
-  references, train, tmp_path, monkeypatch, num_statements, error
-):
-  # Some of them, others for a kill than for an interrupt.
-  for operation in range(3 if error is Killed else 6, num_statements, 12):
+@pytest.fixture(params=[Killed, KeyboardInterrupt])
+def check_stopped(request, references, train, tmp_path, monkeypatch):
+  """Checks that a run ends as ever that was stopped before a certain statement."""
+  error = request.param
+
+  def check(operation):
     path = tmp_path / str(operation)
     with monkeypatch.context() as patch, pytest.raises(error):
       _mortal_statements(patch, operation, error, 10**9 if error is Killed else 1)
@@ -388,22 +387,24 @@ def test_stopped_between_statements_of_the_store_it_ends_as_one_never_stopped(
       gc.collect()  # What is dead holds no lock.
     train(_flags(path))
     assert _outcome(path) == _outcome(references / 'scaffold'), operation
+
+  return check
+
+
+@pytest.mark.slow
+def test_stopped_between_statements_of_the_store_it_ends_as_one_never_stopped(
+  check_stopped, num_statements
+):
+  for operation in range(3, num_statements, 12):  # Some of them.
+    check_stopped(operation)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize('error', [Killed, KeyboardInterrupt])
 def test_stopped_between_any_two_statements_it_ends_as_one_never_stopped(
-  references, train, tmp_path, monkeypatch, num_statements, error
+  check_stopped, num_statements
 ):
   for operation in range(num_statements):
-    path = tmp_path / str(operation)
-    with monkeypatch.context() as patch, pytest.raises(error):
-      _mortal_statements(patch, operation, error, 10**9 if error is Killed else 1)
-      train(_flags(path))
-    if error is Killed:
-      gc.collect()  # What is dead holds no lock.
-    train(_flags(path))
-    assert _outcome(path) == _outcome(references / 'scaffold'), operation
+    check_stopped(operation)
 
 
 # The binary.
