@@ -149,7 +149,9 @@ class Store:
     self, round_num: int, structure: Any, record: Mapping[str, Any], best_round: int
   ) -> None:
     """Saves a round, then removes all but the last two and the best."""
-    self._directory.mkdir(exist_ok=True)
+    if not self._directory.is_dir():
+      self._directory.mkdir()
+      files.sync_directory(self._directory.parent)
     write(self._path(round_num), structure, record)
     rounds = self._rounds()
     for old in set(rounds) - {*rounds[-2:], best_round}:

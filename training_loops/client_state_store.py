@@ -57,7 +57,9 @@ _NOT_KEPT = """
     SELECT (
       SELECT max(newest.version) FROM states AS newest
       WHERE newest.client = states.client AND newest.version <= rounds.version
-    ) AS kept FROM rounds WHERE kept IS NOT NULL
+    ) AS kept
+    FROM (SELECT version FROM rounds ORDER BY round DESC LIMIT 2) AS rounds
+    WHERE kept IS NOT NULL
   )
 """
 # SQLite takes the other columns from the row with the maximum.
@@ -96,6 +98,8 @@ class ClientStateStore(ClientStates):
     self._slots: Any = _Closed()
     # In use until the next commit, and by nobody afterwards.
     self._dropped: set[int] = set()
+    # The last version when the transaction was begun.
+    self._begun_after = -1
 
   def restore(self, round_num: int, record: Mapping[str, Any] | None) -> None:
     """Opens the files as they were at a checkpoint; what came after is taken back.
@@ -142,6 +146,7 @@ class ClientStateStore(ClientStates):
           f'together, or newer checkpoints were damaged or removed. {_REMEDY}'
         )
       self._open_slots(can_create=round_num == 0)
+      self._begun_after = -1
       self._begin()
       execute = self._connection.execute
       newer = (versions[round_num],)
@@ -179,17 +184,19 @@ class ClientStateStore(ClientStates):
         'INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?)',
         (round_num, version, *contents),
       )
+      # In this order: interrupted and done once more, it finds the same ones, or knows
+      # of fewer that are free; never of one that somebody has.
+      dropped = self._slots_where(_NOT_KEPT, {'oldest': oldest})
+      execute(f'DELETE FROM states WHERE {_NOT_KEPT}', {'oldest': oldest})
+      self._dropped.update(dropped)
       execute(
         'DELETE FROM rounds WHERE round NOT IN '
         '(SELECT round FROM rounds ORDER BY round DESC LIMIT 2)'
       )
-      # A set: interrupted after this, a commit is done once more.
-      self._dropped |= set(self._slots_where(_NOT_KEPT, {'oldest': oldest}))
-      execute(f'DELETE FROM states WHERE {_NOT_KEPT}', {'oldest': oldest})
       self._slots.sync()
       execute('COMMIT')
-      dropped, self._dropped = self._dropped, set()
-      self._slots.free(dropped)
+      free, self._dropped = self._dropped, set()
+      self._slots.free(free)
       return contents._asdict()
 
   def close(self) -> None:
@@ -273,11 +280,22 @@ class ClientStateStore(ClientStates):
         )
 
   def _begin(self) -> int:
-    """The version that is being written, in a transaction that is open or is opened."""
+    """The version that is being written, in a transaction that is open or is opened.
+
+    Raises:
+      OSError: If SQLite has taken back the one before, as it may after an error of the
+        disk: what came after it would stand on states that are gone.
+    """
     if not self._connection.in_transaction:
+      if self._last_version() <= self._begun_after:  # A commit makes a new one.
+        raise OSError(f'{self._path}: what was written since the last commit is gone.')
       self._connection.execute('BEGIN IMMEDIATE')
+    self._begun_after = self._last_version()
+    return self._begun_after + 1
+
+  def _last_version(self) -> int:
     ((last,),) = self._connection.execute('SELECT max(version) FROM rounds')
-    return last + 1
+    return last
 
   @property
   def first(self) -> bytes:

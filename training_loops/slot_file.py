@@ -6,11 +6,11 @@ back with it: new ones go into slots that are free, `sync` comes before the comm
 what the commit has done away with is freed after it.
 """
 
-from collections.abc import Iterable, Iterator
-import concurrent.futures
+from collections.abc import Iterable, Iterator, Sequence
 import contextlib
 import os
 import pathlib
+import threading
 
 # Slots begin where blocks of the disk do: no block is read to write a part of it.
 _BLOCK_BYTES = 1 << 12
@@ -22,7 +22,7 @@ class SlotFile:
   """The file, open."""
 
   def __init__(
-    self, path: pathlib.Path, num_bytes: int, used: Iterable[int], can_create: bool
+    self, path: pathlib.Path, num_bytes: int, used: Sequence[int], can_create: bool
   ):
     """Opens the file.
 
@@ -30,27 +30,30 @@ class SlotFile:
       path: The file.
       num_bytes: The size of a content.
       used: The slots that are in use.
-      can_create: Whether it may be missing.
+      can_create: Whether it may be missing, if none is.
 
     Raises:
       FileNotFoundError: If it is missing, and may not be.
-      ValueError: If it is too short for the slots in use.
+      ValueError: If it is too short for the slots in use, or one is in use twice.
     """
     self._path = path
     self._num_bytes = num_bytes
     self._slot_bytes = _BLOCK_BYTES * max(1, -(-num_bytes // _BLOCK_BYTES))
-    in_use = set(used)
-    self._num_slots = max(in_use, default=-1) + 1
-    flags = os.O_RDWR | (os.O_CREAT if can_create else 0)
+    self._num_slots = max(used, default=-1) + 1
+    flags = os.O_RDWR | (os.O_CREAT if can_create and not used else 0)
     self._descriptor = os.open(path, flags, 0o666)
-    size = os.fstat(self._descriptor).st_size
-    if min(in_use, default=0) < 0 or size < self._num_slots * self._slot_bytes:
+    try:
+      size = os.fstat(self._descriptor).st_size
+      if min(used, default=0) < 0 or size < self._num_slots * self._slot_bytes:
+        raise ValueError('a part of it is missing')
+      self._free = _others(used, self._num_slots)
+    except BaseException:
       os.close(self._descriptor)
-      raise ValueError('a part of it is missing')
-    self._free = sorted(set(range(self._num_slots)) - in_use, reverse=True)
-    self._thread = concurrent.futures.ThreadPoolExecutor(max_workers=1)
-    self._syncing: concurrent.futures.Future | None = None
+      raise
     self._num_waiting = 0
+    self._syncing: threading.Thread | None = None
+    self._sync_lock = threading.Lock()
+    self._sync_error: OSError | None = None
 
   def read(self, slot: int) -> bytes:
     """The content of a slot, or as much of it as there is."""
@@ -95,28 +98,35 @@ class SlotFile:
     self._free.extend(slots)
 
   def _begin_sync(self) -> None:
-    if self._syncing is None or self._syncing.done():
-      self._finish_sync()
+    if self._syncing is None or not self._syncing.is_alive():
       self._num_waiting = 0
-      self._syncing = self._thread.submit(os.fdatasync, self._descriptor)
+      self._syncing = threading.Thread(target=self._sync, daemon=True)
+      self._syncing.start()
 
-  def _finish_sync(self) -> None:
-    """Waits for what is going on in the background; its errors are not forgotten."""
-    if self._syncing is not None:
-      self._syncing.result()
-      self._syncing = None
+  def _sync(self) -> None:
+    with self._sync_lock:
+      try:
+        os.fdatasync(self._descriptor)
+      except OSError as error:
+        # For good: the kernel tells it once, and then takes what is lost for written.
+        self._sync_error = error
 
   def sync(self) -> None:
-    """Returns when all that was written is on the disk."""
-    with self._named_errors():
-      self._finish_sync()
-      os.fdatasync(self._descriptor)
-      self._num_waiting = 0
+    """Returns when all that was written is on the disk.
+
+    Raises:
+      OSError: If something could not be written, now or at an earlier time.
+    """
+    self._sync()
+    if self._sync_error:
+      with self._named_errors():
+        raise self._sync_error
 
   def close(self) -> None:
     """Closes the file."""
-    self._thread.shutdown()
-    os.close(self._descriptor)
+    with self._sync_lock:
+      os.close(self._descriptor)
+      self._descriptor = -1  # Nobody's, should a thread come late.
 
   @contextlib.contextmanager
   def _named_errors(self) -> Iterator[None]:
@@ -125,3 +135,13 @@ class SlotFile:
     except OSError as error:
       error.filename = str(self._path)
       raise
+
+
+def _others(used: Iterable[int], num_slots: int) -> list[int]:
+  """The slots that are not in use, the last first."""
+  is_used = bytearray(num_slots)
+  for slot in used:
+    if is_used[slot]:
+      raise ValueError(f'slot {slot} is in use twice')
+    is_used[slot] = True
+  return [slot for slot in reversed(range(num_slots)) if not is_used[slot]]

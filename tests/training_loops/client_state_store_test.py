@@ -917,6 +917,73 @@ def test_interrupted_around_what_it_writes_and_saved_all_the_same_nothing_is_los
     store.close()
 
 
+def test_a_commit_interrupted_anywhere_and_done_again_frees_nothing_that_is_in_use(
+  tmp_path, stopped
+):
+  """The client that matters is not in the round whose commit is interrupted."""
+  num_interrupts, is_interrupted = 0, True
+  while is_interrupted:
+    path = tmp_path / f'{num_interrupts}.sqlite'
+    store = _store(path)
+    store.restore(0, None)
+    _write(store, {'a': 1, 'b': 1})
+    store.commit(1)
+    _write(store, {'a': 2})
+    store.commit(2)
+    _write(store, {'b': 3, 'c': 3})
+    stopped.left, stopped.before = num_interrupts + 1, True
+    try:
+      store.commit(3)
+      is_interrupted = False
+    except KeyboardInterrupt:
+      num_interrupts += 1
+    stopped.left = 10**9
+    store.commit(3)
+    expected = {'a': 2.0, 'b': 3.0, 'c': 3.0}
+    for round_num in range(4, 12):
+      new = {f'd{round_num}': float(round_num), 'abc'[round_num % 3]: float(round_num)}
+      _write(store, new)
+      expected |= new
+      record = store.commit(round_num)
+      assert _read(store, expected) == expected, (num_interrupts, round_num)
+      slots = _slots(path)
+      assert len(set(slots)) == len(slots), (num_interrupts, round_num)
+    store.close()
+    store.restore(11, record)
+    assert _read(store, expected) == expected
+    store.close()
+  assert num_interrupts > 8
+
+
+def _slots(path) -> list[int]:
+  connection = sqlite3.connect(path)
+  try:
+    return [slot for (slot,) in connection.execute('SELECT slot FROM states')]
+  finally:
+    connection.close()
+
+
+@pytest.mark.parametrize('use', ['write', 'commit'])
+def test_what_sqlite_has_taken_back_by_itself_is_not_saved_without(
+  made, path, reopened, use
+):
+  """As it may after an error of the disk: the rest would be saved as if it were all."""
+  store = reopened(4, made[1])
+  _write(store, {'c0': 40})
+  store._connection.execute('ROLLBACK')
+  for _ in range(2):
+    with pytest.raises(OSError, match='since the last commit is gone') as error:
+      if use == 'write':
+        _write(store, {'c1': 41})
+      store.commit(6)
+    assert str(path) in str(error.value)
+  store.close()
+  store.restore(4, made[1])
+  assert _read(store, _AFTER_4) == _AFTER_4
+  _write(store, {'c0': 40})
+  store.commit(6)
+
+
 def test_fallen_back_and_killed_before_a_commit_what_was_taken_back_is_still_there(
   made, reopened, path, tmp_path
 ):

@@ -81,6 +81,20 @@ def test_a_missing_file_is_an_error_unless_it_may_be_made(opened, path):
   assert path.exists()
 
 
+def test_a_slot_that_is_in_use_twice_is_refused(opened):
+  file = opened()
+  for _ in range(3):
+    file.write(b'0123456789')
+  with pytest.raises(ValueError, match='slot 1 is in use twice'):
+    opened(used=[0, 1, 2, 1])
+
+
+def test_a_missing_file_is_not_made_if_something_should_be_in_it(opened, path):
+  with pytest.raises(FileNotFoundError):
+    opened(used=[0])
+  assert not path.exists()
+
+
 @pytest.mark.parametrize('used', [[0, 3], [-1], [10**15]])
 def test_too_short_for_what_is_in_use_it_is_refused(opened, used):
   file = opened()
@@ -140,18 +154,29 @@ def test_what_is_much_goes_to_the_disk_in_the_background_once_at_a_time(
   assert [thread is threading.main_thread() for thread in threads] == [False, True]
 
 
-def test_an_error_in_the_background_is_one_of_the_next_sync(opened, path, monkeypatch):
+@pytest.mark.parametrize('in_background', [True, False])
+def test_what_could_not_be_written_is_an_error_of_every_sync_from_then_on(
+  opened, path, monkeypatch, in_background
+):
   monkeypatch.setattr(slot_file, '_BYTES_IN_WAITING', 4096)
-  fdatasync = os.fdatasync
+  fdatasync, told = os.fdatasync, []
 
   def broken(descriptor):
-    if threading.current_thread() is not threading.main_thread():
+    """As the kernel's, which tells of an error once."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main is not in_background and not told:
+      told.append(1)
       raise OSError(errno.EIO, os.strerror(errno.EIO))
     fdatasync(descriptor)
 
   monkeypatch.setattr(os, 'fdatasync', broken)
   file = opened()
   file.write(b'0123456789')
-  with pytest.raises(OSError, match='Input/output error') as error:
-    file.sync()
-  assert str(path) in str(error.value)
+  for thread in threading.enumerate():
+    if thread is not threading.main_thread() and thread.daemon:
+      thread.join(timeout=10)
+  for _ in range(3):
+    with pytest.raises(OSError, match='Input/output error') as error:
+      file.sync()
+    assert str(path) in str(error.value)
+  assert told
