@@ -98,7 +98,7 @@ class ClientStateStore(ClientStates):
     self._slots: Any = _Closed()
     # In use until the next commit, and by nobody afterwards.
     self._dropped: set[int] = set()
-    # The last version when the transaction was begun.
+    # The last version that the transaction has seen, also if it has taken it back.
     self._begun_after = -1
 
   def restore(self, round_num: int, record: Mapping[str, Any] | None) -> None:
@@ -290,7 +290,7 @@ class ClientStateStore(ClientStates):
       if self._last_version() <= self._begun_after:  # A commit makes a new one.
         raise OSError(f'{self._path}: what was written since the last commit is gone.')
       self._connection.execute('BEGIN IMMEDIATE')
-    self._begun_after = self._last_version()
+    self._begun_after = max(self._begun_after, self._last_version())
     return self._begun_after + 1
 
   def _last_version(self) -> int:

@@ -964,11 +964,12 @@ def _slots(path) -> list[int]:
 
 
 @pytest.mark.parametrize('use', ['write', 'commit'])
+@pytest.mark.parametrize('round_num', [2, 4])
 def test_what_sqlite_has_taken_back_by_itself_is_not_saved_without(
-  made, path, reopened, use
+  made, path, reopened, use, round_num
 ):
   """As it may after an error of the disk: the rest would be saved as if it were all."""
-  store = reopened(4, made[1])
+  store = reopened(round_num, made[round_num // 4])
   _write(store, {'c0': 40})
   store._connection.execute('ROLLBACK')
   for _ in range(2):
