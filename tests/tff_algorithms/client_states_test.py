@@ -143,7 +143,7 @@ def test_a_state_of_another_structure_is_refused_and_nothing_is_written(states, 
 
 
 def test_numbers_that_are_no_arrays_are_taken_by_their_type():
-  class Process:
+  class Process(_Process):
     def initialize_client(self):
       return np.float32(0)
 

@@ -60,7 +60,7 @@ def test_states_come_after_the_clients_in_their_order_and_before_the_server(
   task, tmp_path
 ):
   states = InMemoryClientStates(
-    types.SimpleNamespace(initialize_client=lambda: np.float32(-1))
+    types.SimpleNamespace(initialize_client=lambda: np.float32(-1), cohort_limit=None)
   )
   # All but one have been there before.
   numbers = {c: np.float32(i) for i, c in enumerate(task.train.client_ids[1:])}

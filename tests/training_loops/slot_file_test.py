@@ -171,10 +171,10 @@ def test_what_could_not_be_written_is_an_error_of_every_sync_from_then_on(
 
   monkeypatch.setattr(os, 'fdatasync', broken)
   file = opened()
+  before = set(threading.enumerate())
   file.write(b'0123456789')
-  for thread in threading.enumerate():
-    if thread is not threading.main_thread() and thread.daemon:
-      thread.join(timeout=10)
+  for thread in set(threading.enumerate()) - before:
+    thread.join(timeout=60)
   for _ in range(3):
     with pytest.raises(OSError, match='Input/output error') as error:
       file.sync()
