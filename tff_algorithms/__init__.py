@@ -8,10 +8,10 @@ import importlib
 from typing import Any
 
 _HOMES = {
+  'InMemoryClientStates': 'client_states',
   'Model': 'models',
   'TransferLearning': 'transfer_learning',
   'build_example_transfer': 'example_transfer',
-  'InMemoryClientStates': 'client_states',
   'build_fed_avg': 'fed_avg',
   'build_fed_dyn': 'fed_dyn',
   'build_fed_prox': 'fed_prox',

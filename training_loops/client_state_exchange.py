@@ -55,7 +55,7 @@ class ClientStateExchange:
       path = self._directory / str(i)
       content = self._store.get(client_id)
       # All are of one size: not truncated first, it takes a third of the time.
-      with open(os.open(path, os.O_WRONLY | os.O_CREAT), 'wb') as file:
+      with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), 'wb') as file:
         file.write(self._first if content is None else content)
       states.append(ClientState(client_id.encode(), bytes(path)))
     return states
