@@ -244,7 +244,8 @@ def check_fits(
     ValueError: If it does not.
   """
 
-  @tf.function
+  # Without AutoGraph, as all that TFF traces: converting takes longer than tracing.
+  @tf.function(autograph=False)
   def step(weights):
     state = tf.nest.map_structure(tf.convert_to_tensor, optimizer.initialize(specs))
     return state, optimizer.next(state, weights, weights)

@@ -209,7 +209,8 @@ def _batch(rows, order, b, batch_size):
 def _no_sums(oracle, x, rows, sum_gradients):
   """The last four fields of an `Outcome` before the first step."""
 
-  @tf.function
+  # Without AutoGraph, as all that TFF traces: converting takes longer than tracing.
+  @tf.function(autograph=False)
   def metrics_of(weights, batch):
     return oracle.evaluate(weights, batch, None).metrics
 

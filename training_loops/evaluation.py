@@ -35,7 +35,7 @@ class Evaluator:
     """
     self._model = model = models.as_model(model)
 
-    @tf.function(reduce_retracing=True)
+    @tf.function(autograph=False, reduce_retracing=True)
     def measure(weights, batch):
       x, y = models.x_and_y(batch)
       outputs = model.predict(weights, x, None)

@@ -26,7 +26,6 @@ from training_loops import (
   feeding,
   files,
   interrupts,
-  plots,
   progress,
   records,
   round_arguments,
@@ -420,6 +419,8 @@ class _Training:
     )
 
   def _finish(self) -> None:
+    from training_loops import plots  # Matplotlib: nobody waits for it before the end.
+
     round_num, state, _ = self._completed
     path, rows = self._directory.path, self._records.rows
     weights = model_weights(state)
