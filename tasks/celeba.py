@@ -86,7 +86,12 @@ def _read(
       rows = faces.rows(client_id)
       return federated_data.chosen(rows, rows['y'] == label)
 
-    return FederatedData(kept, load, lambda client_id: int(counts[client_id][label]))
+    return FederatedData(
+      kept,
+      load,
+      lambda client_id: int(counts[client_id][label]),
+      faces.origin and faces.origin.then('of kind', label),
+    )
 
   return faces, {'smiling': of_kind(1), 'unsmiling': of_kind(0)}
 
@@ -108,7 +113,8 @@ def _grouped(data: FederatedData, size: int) -> FederatedData:
   def count(client_id):
     return sum(map(data.num_examples, members[client_id]))
 
-  return FederatedData(tuple(members), load, count)
+  origin = data.origin and data.origin.then('grouped', size)
+  return FederatedData(tuple(members), load, count, origin)
 
 
 def _rows(examples: sql_data.Examples) -> Rows:

@@ -2,8 +2,10 @@
 
 import collections
 from collections.abc import Callable, Mapping, Sequence
+import dataclasses
 import math
 import os
+import pathlib
 import tempfile
 from typing import Any
 
@@ -22,6 +24,29 @@ def chosen(all_rows: Mapping[str, np.ndarray], indices: np.ndarray) -> Rows:
   return collections.OrderedDict((k, array[indices]) for k, array in all_rows.items())
 
 
+@dataclasses.dataclass(frozen=True)
+class Origin:
+  """What rows are made of, where it is known: the same gives the same rows.
+
+  The code that makes them is not part of it, and must be this package's own.
+
+  Attributes:
+    path: The file that they are read from.
+    steps: How they are read, and what is done to them, with all that it depends on.
+  """
+
+  path: pathlib.Path
+  steps: tuple[str, ...]
+
+  def then(self, *step: Any) -> 'Origin':
+    """The origin of rows made of these.
+
+    Args:
+      *step: What is done, and with which parameters; their `repr` has to tell them.
+    """
+    return Origin(self.path, (*self.steps, repr(step)))
+
+
 class FederatedData:
   """The rows of each client: `x` and `y`, the leading axis being examples.
 
@@ -33,6 +58,7 @@ class FederatedData:
     client_ids: Sequence[str],
     load: Callable[[str], Mapping[str, np.ndarray]],
     count: Callable[[str], int] | None = None,
+    origin: Origin | None = None,
   ):
     """Keeps how to get the rows; nothing is loaded yet.
 
@@ -42,6 +68,8 @@ class FederatedData:
         the same features, with the same dtypes and shapes of an example. Called
         whenever the rows are asked for, so what is slow to make is best kept.
       count: Client id -> how many rows it has, where that is known without loading.
+      origin: What the rows are made of, where making them takes so long that they are
+        worth keeping from run to run (see `layouts`).
 
     Raises:
       ValueError: If there are no clients, or two of the same id.
@@ -58,6 +86,7 @@ class FederatedData:
     self._client_ids = client_ids
     self._load = load
     self._count = count
+    self._origin = origin
     self._counted: dict[str, int] = {}  # What was learnt by loading.
     self._spec: tuple[str, dict[str, str]] | None = None  # Of the first client loaded.
 
@@ -97,6 +126,11 @@ class FederatedData:
   def client_ids(self) -> tuple[str, ...]:
     """The ids of all clients, in the order given."""
     return self._client_ids
+
+  @property
+  def origin(self) -> Origin | None:
+    """What the rows are made of, where that is known."""
+    return self._origin
 
   def rows(self, client_id: str) -> Rows:
     """All the rows of a client.

@@ -7,15 +7,18 @@ it makes anew for each client, which takes tens of times longer.
 import collections
 from collections.abc import Callable, Iterator, Mapping
 import contextlib
+import hashlib
+import inspect
 import os
 import pathlib
 import sqlite3
+import types
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tasks.federated_data import FederatedData, Rows
+from tasks.federated_data import FederatedData, Origin, Rows
 
 _SELECT = 'SELECT serialized_example_proto FROM examples'
 _BY_CLIENT = f'{_SELECT} WHERE client_id = ? AND split_name = ? ORDER BY rowid'
@@ -60,7 +63,43 @@ def read(
   def count(client_id: str) -> int:
     return len(range(database.counts[client_id])[:max_examples])
 
-  return FederatedData(sorted(database.counts), load, count if keeps_count else None)
+  closed_over = _closed_over(preprocess)
+  origin = None
+  if closed_over is not None:
+    made_by = f'{preprocess.__module__}.{preprocess.__qualname__}'
+    origin = Origin(pathlib.Path(path).absolute(), ()).then(
+      split, dict(features), made_by, closed_over, max_examples
+    )
+  return FederatedData(
+    sorted(database.counts), load, count if keeps_count else None, origin
+  )
+
+
+def _closed_over(preprocess: Callable) -> str | None:
+  """A hash of what a function of this package depends on besides its source.
+
+  None if that cannot be told for sure.
+  """
+  if not isinstance(preprocess, types.FunctionType):
+    return None
+  # Of another package, its own imports would have to be known, too.
+  if preprocess.__module__.partition('.')[0] != __name__.partition('.')[0]:
+    return None
+  if preprocess.__defaults__ or preprocess.__kwdefaults__:
+    return None
+  values = dict(inspect.getclosurevars(preprocess).nonlocals)
+  if not _is_plain(values):
+    return None
+  return hashlib.sha256(repr(sorted(values.items())).encode()).hexdigest()
+
+
+def _is_plain(value: Any) -> bool:
+  """Whether `repr` tells all of a value."""
+  if isinstance(value, dict):
+    return all(map(_is_plain, value)) and all(map(_is_plain, value.values()))
+  if isinstance(value, list | tuple):
+    return all(map(_is_plain, value))
+  return value is None or isinstance(value, bool | int | float | str | bytes)
 
 
 class _Database:

@@ -128,6 +128,7 @@ def _clients(users: FederatedData, max_pieces: int | None) -> FederatedData:
   return FederatedData(
     list(filter(has_piece, _progress(users.client_ids))),
     lambda client_id: _rows(users.rows(client_id)['pieces'][:max_pieces]),
+    origin=users.origin and users.origin.then('rows of pieces', max_pieces),
   )
 
 

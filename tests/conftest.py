@@ -30,6 +30,14 @@ def runtime():
     yield local
 
 
+@pytest.fixture(scope='session', autouse=True)
+def client_data_dir(tmp_path_factory) -> pathlib.Path:
+  """Where clients' rows stay for other runs: of the tests, and not in one's home."""
+  path = tmp_path_factory.mktemp('client_data')
+  os.environ['TFF_ALGORITHMS_CLIENT_DATA_DIR'] = str(path)
+  return path
+
+
 @pytest.fixture(scope='session')
 def data_dir() -> pathlib.Path:
   """The directory of downloaded data sets; tests that need them are skipped without."""

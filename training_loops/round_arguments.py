@@ -24,7 +24,7 @@ class RoundArguments:
       flags: The run's flags.
       task: The task.
       sampler: What draws the clients.
-      directory: Where their files go, empty.
+      directory: Where files go that nobody needs after the run, empty.
 
     Raises:
       ValueError: If the data cannot be had.
@@ -37,7 +37,8 @@ class RoundArguments:
     if algorithms.uses_clients(flags):
       own = directory / 'clients'
       own.mkdir()
-      self._clients = feeding.Feed(task, own, flags['straggler_rate'] > 0)
+      layout = feeding.open_layout(task, flags.get('client_data_dir'))
+      self._clients = feeding.Feed(task, own, flags['straggler_rate'] > 0, layout)
     if algorithms.is_mixed(flags):
       batches = mixed_data.batches(flags, task)
       if batches:

@@ -112,7 +112,13 @@ _SECTIONS = (
             )
           ]
         },
-      )
+      ),
+      path(
+        'client_data_dir',
+        None,
+        "Where clients' rows stay for other runs, by default in ~/.cache.",
+        is_free=True,
+      ),
     ],
   ),
   Section(

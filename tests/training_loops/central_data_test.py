@@ -111,7 +111,7 @@ def test_files_of_a_round_are_removed_after_it(feed, tmp_path):
   feed.prepare(2)
   feed.argument(2)
   second = set(os.listdir(tmp_path))
-  assert len(first) == len(second) == 2
+  assert len(first) == len(second) == 1
   assert not first & second
 
 
@@ -119,7 +119,7 @@ def test_a_run_that_is_continued_goes_straight_to_its_round(feed, batches, tmp_p
   feed.argument(1)
   rows = _read(feed, feed.argument(40))
   np.testing.assert_array_equal(rows['y'], batches(40)['y'])
-  assert len(os.listdir(tmp_path)) == 2
+  assert len(os.listdir(tmp_path)) == 1
 
 
 def test_rows_are_made_once_whether_prepared_or_not(tmp_path):
