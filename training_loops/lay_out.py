@@ -10,7 +10,7 @@ from typing import Any
 
 import tqdm
 
-from training_loops import command_line, show_task, train_flags
+from training_loops import command_line, importing, show_task, train_flags
 from training_loops.options import Section, UserError
 
 PROGRAM = command_line.Program(
@@ -36,6 +36,7 @@ def main(flags: dict[str, Any]) -> None:
   """Lays out the clients, and says how many there are."""
   train_flags.check_task(flags)
 
+  importing.import_tff()
   from tasks import layouts
   from training_loops import feeding, training
 

@@ -13,7 +13,7 @@ import sys
 import traceback
 from typing import Any
 
-from training_loops import interrupts, pool, run, runtimes
+from training_loops import importing, interrupts, pool, run, runtimes
 from training_loops.options import UserError
 
 _MAX_REASON_LENGTH = 300
@@ -54,6 +54,7 @@ def main(descriptor: int, num_threads: int) -> None:
   """Serves the pipe until its other end is closed."""
   interrupts.install()
   pipe: connection.Connection[Any, Any] = connection.Connection(descriptor)
+  importing.import_tff()
   import tensorflow as tf
 
   # The clients' worker has its share by --num_threads; this is for evaluation.

@@ -28,7 +28,7 @@ import threading
 import time
 from typing import Any
 
-from training_loops import processes
+from training_loops import importing, processes
 
 # Longer than any start of the worker seen, on machines far busier than sensible.
 _START_TIMEOUT_SECONDS = 60.0
@@ -118,6 +118,7 @@ class LocalRuntime(Runtime):
     Raises:
       RuntimeFailure: If no worker could be started.
     """
+    importing.import_tff()
     import tensorflow_federated as tff
 
     from training_loops import worker_context

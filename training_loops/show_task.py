@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from training_loops import command_line, tables, train_flags
+from training_loops import command_line, importing, tables, train_flags
 from training_loops.options import REQUIRED, Section, UserError, path
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def main(flags: dict[str, Any]) -> None:
   """Prints the numbers and writes the pictures."""
   train_flags.check_task(flags)
 
+  importing.import_tff()
   from training_loops import training
 
   execute_nothing()
