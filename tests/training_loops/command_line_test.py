@@ -234,21 +234,55 @@ def test_the_help_page_of_a_binary_that_makes_runs_shows_its_own_flags(capsys):
   assert '--rounds=N' not in page
 
 
-@pytest.mark.parametrize('arguments', [['--helpshort'], ['--list_tasks'], ['--oops']])
-def test_an_answer_needs_no_tensorflow(arguments):
+# What takes a second or more to import, or comes with what does.
+_SLOW = {
+  *('jax', 'keras', 'matplotlib', 'pandas', 'scipy', 'sklearn'),
+  *('tensorflow', 'tensorflow_datasets', 'tensorflow_federated'),
+}
+_BINARIES = (
+  'compare',
+  'evaluate',
+  'lay_out',
+  'report',
+  'show_task',
+  'sweep',
+  'train',
+)
+_ANSWERS = [
+  *(
+    (f'training_loops.{name}', [argument], code)
+    for name in _BINARIES
+    for argument, code in (('--helpshort', 0), ('--oops', 2))
+  ),
+  ('training_loops.train', ['--list_tasks'], 0),
+  ('training_loops.train', ['--list_algorithms'], 0),
+  ('training_loops.train', [*_NEEDED, '--rounds=many'], 2),
+  ('training_loops.train', [*_NEEDED, '--fed_prox_rho=1'], 2),
+  ('training_loops.train', [*_NEEDED, '--task=emnist_cnn', '--data_dir=/no'], 2),
+  ('training_loops.evaluate', ['--run=/no'], 2),
+  ('training_loops.lay_out', ['--task=emnist_cnn', '--data_dir=/no'], 2),
+  ('training_loops.report', ['/no', '--output_dir=x'], 2),
+  *(
+    (f'experiments.{name}', ['--helpshort'], 0)
+    for name in ('demo', 'server_optimizers', 'task_gallery')
+  ),
+]
+
+
+@pytest.mark.parametrize(('module', 'arguments', 'code'), _ANSWERS)
+def test_an_answer_imports_nothing_slow(module, arguments, code):
   program = f"""
-import sys
+import runpy, sys
 sys.argv[1:] = {arguments}
-from training_loops import command_line, train
 try:
-  command_line.run(train.train_flags.PROGRAM, train.main)
+  runpy.run_module({module!r}, run_name='__main__', alter_sys=True)
 finally:
-  print([name for name in sys.modules if 'tensorflow' in name], file=sys.stderr)
+  print(sorted({_SLOW} & set(sys.modules)), file=sys.stderr)
 """
   done = subprocess.run(
     [sys.executable, '-c', program], capture_output=True, text=True, timeout=30
   )
-  assert done.stderr.splitlines()[-1] == '[]'
+  assert (done.returncode, done.stderr.splitlines()[-1]) == (code, '[]'), done.stderr
 
 
 def _run_main(body: str) -> subprocess.CompletedProcess:
