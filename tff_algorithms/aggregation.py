@@ -5,90 +5,127 @@ from collections.abc import Mapping
 import inspect
 from typing import Any, NamedTuple
 
+import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algorithms import structures
-from tff_algorithms.phases import Phase
+from tff_algorithms import mean, structures
+from tff_algorithms.mean import MeanFactory
+from tff_algorithms.phases import Phase, Upload
 from tff_algorithms.transports import Everything
 
-_MEASUREMENTS = 'measurements'
+_COUNTED = 'counted'
 _SUMS = (tff.aggregators.SumFactory, tff.aggregators.SecureSumFactory)
 
 
-class Aggregates(NamedTuple):
-  """What the aggregators returned: new states, results, what they measured."""
+class Parts(NamedTuple):
+  """What a client sends, by the way it takes.
 
+  Attributes:
+    summed: What is summed in the clear, all of it in one sum: the parts of the default
+      means, and what the client counted.
+    uploads: What other aggregators take, by name, each an `Upload`.
+    counted: What the client counted, where its sum is secure.
+  """
+
+  summed: collections.OrderedDict
+  uploads: collections.OrderedDict
+  counted: Any
+
+
+class Aggregates(NamedTuple):
+  """What became of `Parts`: the sums; the others' states, results, measurements."""
+
+  summed: Any
   states: collections.OrderedDict
   results: collections.OrderedDict
   measurements: collections.OrderedDict
 
 
 class Aggregation:
-  """The aggregation processes of a phase's uploads, by the aggregators' names."""
+  """The aggregation of a phase's uploads, by the aggregators' names.
+
+  First `parts` is traced and `create` called, then the rest is there to be used.
+  """
 
   def __init__(
     self,
     phase: Phase,
     way: Everything,
-    uploads_type: Any,
-    counted_type: tff.Type,
     metrics_aggregator: tff.aggregators.UnweightedAggregationFactory | None,
   ):
-    """Creates the processes.
+    """Takes the factories.
 
     Args:
       phase: The phase.
       way: How its message is sent, which may make other aggregators of its own.
-      uploads_type: What a client uploads.
-      counted_type: What a client measures and counts, as one vector.
-      metrics_aggregator: Sums that, in the clear if None.
+      metrics_aggregator: Sums what clients measure and count, in the clear if None.
     """
-    self._shared = phase.shared
-    self._uploads_type = uploads_type
-    self._upload_names = tff.structure.name_list(uploads_type)
-    self._processes = collections.OrderedDict(
-      (name, self._create(name, factory, way))
-      for name, factory in phase.aggregators.items()
-    )
-    self._check_all_are_aggregated()
-    factory = metrics_aggregator or tff.aggregators.SumFactory()
     # The guards count clients with it: noise or a clipped norm would mislead them.
-    if not isinstance(factory, _SUMS):
+    if metrics_aggregator and not isinstance(metrics_aggregator, _SUMS):
       raise ValueError(
         'metrics_aggregator must be a tff.aggregators.SumFactory or SecureSumFactory, '
-        f'found {type(factory).__name__}.'
+        f'found {type(metrics_aggregator).__name__}.'
       )
-    self._sum = factory.create(counted_type)
+    self._factories = phase.aggregators
+    self._shared = phase.shared
+    self._way = way
+    self._counts_factory = metrics_aggregator
+    self._processes: dict[str, Any] = {}  # Those of `Parts.uploads`, and of the counts.
+    self._uploads_type: Any = None
 
   def _source_of(self, name: str) -> str:
     """The upload whose value an aggregator takes."""
     return self._shared.get(name, name)
 
-  def _create(self, name: str, factory: Any, way: Everything) -> Any:
-    source = self._source_of(name)
-    if source not in self._upload_names:
-      raise ValueError(
-        f'The aggregator {name!r} has no upload among {self._upload_names}.'
-      )
-    value_type = self._uploads_type[source].value
-    factory = way.factory(name, factory, value_type)
-    if isinstance(factory, tff.aggregators.UnweightedAggregationFactory):
-      return factory.create(value_type)
-    return factory.create(value_type, self._uploads_type[source].weight)
+  def parts(self, uploads: Mapping[str, Upload], counted: tf.Tensor) -> Parts:
+    """What a client sends of its uploads and of what it counted."""
+    self._check_names(uploads)
+    self._uploads_type = tff.types.tensorflow_to_type(structures.tensor_specs(uploads))
+    summed: collections.OrderedDict = collections.OrderedDict()
+    others: collections.OrderedDict = collections.OrderedDict()
+    for name, factory in self._factories.items():
+      source = self._source_of(name)
+      value = uploads[source].value
+      # One that shares another's value may have weights of its own.
+      weighing = name if name in uploads else source
+      if isinstance(factory, MeanFactory) and self._way.is_whole(value):
+        summed[name] = mean.weigh(value, uploads[weighing].weight)
+      else:
+        others.update({taken: uploads[taken] for taken in (source, weighing)})
+    if self._counts_factory:
+      return Parts(summed, others, counted)
+    summed[_COUNTED] = counted
+    return Parts(summed, others, ())
 
-  def _check_all_are_aggregated(self) -> None:
-    taken = {*self._processes, *map(self._source_of, self._processes)}
-    for name in self._upload_names:
-      if name not in taken:
+  def _check_names(self, uploads: Mapping[str, Upload]) -> None:
+    for name in self._factories:
+      if self._source_of(name) not in uploads:
+        raise ValueError(f'The aggregator {name!r} has no upload among {[*uploads]}.')
+    for name in uploads:
+      if name not in {*self._factories, *self._shared.values()}:
         raise ValueError(
-          f'The upload {name!r} has no aggregator among {list(self._processes)}.'
+          f'The upload {name!r} has no aggregator among {[*self._factories]}.'
         )
+
+  def create(self, parts_type: Any) -> None:
+    """Creates the processes of all but the default means, for parts of this type."""
+    names = tff.structure.name_list(parts_type.summed)
+    for name, factory in self._factories.items():
+      if name in names:
+        continue
+      upload_type = self._uploads_type[self._source_of(name)]
+      factory = self._way.factory(name, factory, upload_type.value)
+      is_weighted = isinstance(factory, tff.aggregators.WeightedAggregationFactory)
+      types = upload_type if is_weighted else (upload_type.value,)
+      self._processes[name] = factory.create(*types)
+    if self._counts_factory:
+      self._processes[_COUNTED] = self._counts_factory.create(parts_type.counted)
 
   def _is_weighted(self, upload: str) -> bool:
     """Whether the weight of an upload is used."""
     return any(
-      process.is_weighted
-      for name, process in self._processes.items()
+      name not in self._processes or self._processes[name].is_weighted
+      for name in self._factories
       if upload in (name, self._source_of(name))
     )
 
@@ -105,47 +142,55 @@ class Aggregation:
     """What belongs to an upload, for each aggregator that takes it."""
     return {
       name: by_upload[self._source_of(name)]
-      for name in self._processes
+      for name in self._factories
       if self._source_of(name) in by_upload
     }
 
   def initialize(self) -> Any:
-    """The first states, @SERVER."""
+    """The first states of the processes by name, @SERVER."""
     states = collections.OrderedDict(
       (name, process.initialize()) for name, process in self._processes.items()
     )
-    states[_MEASUREMENTS] = self._sum.initialize()
+    if not states:
+      return tff.federated_value(states, tff.SERVER)
     return tff.federated_zip(states)
 
-  def run(self, states: Any, uploads: Any, counted: Any) -> tuple[Aggregates, Any]:
-    """Aggregates what clients uploaded, and what they counted.
+  def run(self, states: Any, parts: Any) -> Aggregates:
+    """Aggregates what clients sent.
 
     Args:
       states: The states @SERVER.
-      uploads: By name, @CLIENTS.
-      counted: What they measured and counted, @CLIENTS.
+      parts: The `Parts` @CLIENTS.
     """
+    uploaded = tff.structure.name_list(parts.type_signature.member.uploads)
     outputs = collections.OrderedDict()
     for name, process in self._processes.items():
-      value = uploads[self._source_of(name)].value
-      # One that shares another's value may have weights of its own.
-      weighing = name if name in self._upload_names else self._source_of(name)
-      weight = (uploads[weighing].weight,) if process.is_weighted else ()
-      outputs[name] = process.next(states[name], value, *weight)
-    summed = self._sum.next(states[_MEASUREMENTS], counted)
-    aggregates = Aggregates(
-      states=collections.OrderedDict(
-        [(name, output.state) for name, output in outputs.items()]
-        + [(_MEASUREMENTS, summed.state)]
-      ),
-      results=collections.OrderedDict(
-        (name, output.result) for name, output in outputs.items()
-      ),
-      measurements=collections.OrderedDict(
-        (name, output.measurements) for name, output in outputs.items()
-      ),
+      if name == _COUNTED:
+        outputs[name] = process.next(states[name], parts.counted)
+        continue
+      source = self._source_of(name)
+      weighing = name if name in uploaded else source
+      weight = (parts.uploads[weighing].weight,) if process.is_weighted else ()
+      outputs[name] = process.next(states[name], parts.uploads[source].value, *weight)
+
+    def by_name(field):
+      return collections.OrderedDict((n, getattr(o, field)) for n, o in outputs.items())
+
+    has_sums = len(parts.type_signature.member.summed) > 0
+    return Aggregates(
+      summed=tff.federated_sum(parts.summed) if has_sums else (),
+      states=by_name('state'),
+      results=by_name('result'),
+      measurements=by_name('measurements'),
     )
-    return aggregates, summed.result
+
+  def results(self, aggregates: Aggregates) -> tuple[dict[str, Any], tf.Tensor]:
+    """What the aggregators gave, by name, and what all clients counted."""
+    given = dict(aggregates.results)
+    for name, sums in dict(aggregates.summed).items():
+      given[name] = sums if name == _COUNTED else mean.divide(sums)
+    counted = given.pop(_COUNTED)
+    return given, counted
 
 
 def sum_aggregator(

@@ -102,19 +102,17 @@ class RoundTrip:
     self._client_input = client_input
     self._states_by_file = client_states_by_file
     self.client_state_type = self._client_state_type(server_type)
+    self._aggregation = Aggregation(phase, self._way, metrics_aggregator)
     client_types = [self._way.sent_type(message_type), client_input.type]
     if self.client_state_type is None:
       self._client = tff.tensorflow.computation(
-        lambda sent, value: self._guarded_work(sent, value, None)[:2], *client_types
+        lambda sent, value: self._guarded_work(sent, value, None)[:1], *client_types
       )
     else:
       self._client = tff.tensorflow.computation(
         self._guarded_work, *client_types, self.client_state_type
       )
-    uploads_type, counted_type, *_ = self._client.type_signature.result
-    self._aggregation = Aggregation(
-      phase, self._way, uploads_type, counted_type, metrics_aggregator
-    )
+    self._aggregation.create(self._client.type_signature.result[0])
     self._bytes = collections.OrderedDict(
       bytes_down=phase.bytes_down(self._way.message_type(message_type)),
       bytes_up=self._aggregation.bytes_up,
@@ -153,17 +151,15 @@ class RoundTrip:
     sent = self._way.send(message, clients)
     states = () if client_states is None else (client_states,)
     results = tff.federated_map(self._client, (sent, clients, *states))
-    aggregates, counted = self._aggregation.run(
-      aggregator_states, results[0], results[1]
-    )
-    arguments = tff.federated_zip((server, aggregator_states, aggregates, counted, own))
+    aggregates = self._aggregation.run(aggregator_states, results[0])
+    arguments = tff.federated_zip((server, aggregator_states, aggregates, own))
     finish = tff.tensorflow.computation(
       self._guarded_finish, *arguments.type_signature.member
     )
     finished = tff.federated_map(finish, arguments)
     proposed, is_accepted = None, None
     if client_states is not None:
-      proposed, is_accepted = results[2], finished[3]
+      proposed, is_accepted = results[1], finished[3]
     return Trip(finished[0], finished[1], finished[2], proposed, is_accepted)
 
   def _guarded_work(self, sent, value, client_state):
@@ -190,11 +186,11 @@ class RoundTrip:
     )
     self._counted_specs = structures.tensor_specs(counted)  # Known once traced.
     # As one vector: in TFF's runtime every tensor that travels has its price.
-    counted = structures.as_vector(counted)
+    parts = self._aggregation.parts(result.uploads, structures.as_vector(counted))
     if client_state is not None:
       new = self._saved(client_state.value, result.state)
       client_state = client_state._replace(value=new)
-    return result.uploads, counted, client_state
+    return parts, client_state
 
   def _client_state_type(self, server_type: Any) -> tff.Type | None:
     """What a client keeps of the phase, with its id; None if nothing."""
@@ -222,14 +218,15 @@ class RoundTrip:
     """What a client returns for its new state."""
     return client_state_files.write(value, state) if self._states_by_file else state
 
-  def _guarded_finish(self, server, aggregator_states, aggregates, counted, own):
+  def _guarded_finish(self, server, aggregator_states, aggregates, own):
     """The server's side of the phase, and its metrics."""
     old = self._with_rows(server, own)
+    results, counted = self._aggregation.results(aggregates)
     counted = structures.from_vector(counted, self._counted_specs)
     with tf.control_dependencies(_cohort_errors(counted, self.phase.cohort_limit)):
       num_kept = tf.identity(counted.num_kept)
     means = self._way.complete(
-      aggregates.results,
+      results,
       lambda: self._aggregation.by_aggregator(self.phase.unselected_step(old)),
     )
     new_server = self.phase.finish(old, means)._replace(central=())

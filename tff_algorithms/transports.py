@@ -53,6 +53,11 @@ class Everything:
     del measurements, given
     return uploads
 
+  def is_whole(self, value: Any) -> bool:
+    """Whether an uploaded value is as the server needs it, and no selection."""
+    del value
+    return True
+
   def factory(self, name: str, factory: Any, value_type: tff.Type) -> Any:
     """The aggregator for an upload."""
     del name, value_type
@@ -180,6 +185,9 @@ class Rows(Everything):
       return upload._replace(value=Selected(keys, num_steps, upload.value))
 
     return collections.OrderedDict((n, selected(u)) for n, u in uploads.items())
+
+  def is_whole(self, value: Any) -> bool:
+    return not isinstance(value, Selected)
 
   def factory(self, name: str, factory: Any, value_type: tff.Type) -> Any:
     if getattr(value_type, 'python_container', None) is not Selected:

@@ -1,1 +1,1 @@
-"""The same federated rounds in several frameworks, each in an environment of its own."""
+"""The same federated rounds in several frameworks, each in its own environment."""

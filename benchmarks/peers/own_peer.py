@@ -1,0 +1,112 @@
+"""This package as a peer: clients by id, as the training binary has them.
+
+With a second argument, `tf.data`, the clients are ordinary data sets instead.
+"""
+
+from collections.abc import Sequence
+import pathlib
+import sys
+import tempfile
+from typing import Any
+
+import numpy as np
+
+from benchmarks.peers.peer import Peer, Work, serve
+from training_loops import runtimes
+
+# Its worker starts while TensorFlow is being imported.
+_runtime = runtimes.create('local')
+_runtime.launch()
+
+# ruff: noqa: E402
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from benchmarks.peers import tff_models
+from tasks import client_files
+from tasks.federated_data import FederatedData
+from tff_algorithms import client_inputs, oracles
+from tff_algorithms.fed_avg import build_fed_avg
+from tff_algorithms.mime import build_mime
+from tff_algorithms.mime_lite import build_mime_lite
+from tff_algorithms.scaffold import build_scaffold
+from training_loops import client_state_exchange, client_state_store
+
+
+class OwnPeer(Peer):
+  """A builder's process on the local runtime."""
+
+  def __init__(self, work: Work):
+    _runtime.start()
+    self._work = work
+    self._model = tff_models.model(work)
+    self._directory = pathlib.Path(tempfile.mkdtemp(dir=sys.argv[1]))
+    rows = tff_models.rows(work)
+    self._input, self._arguments = None, [tff_models.dataset(r, None) for r in rows]
+    if 'tf.data' not in sys.argv[2:]:
+      data = FederatedData.from_clients({str(i): r for i, r in enumerate(rows)})
+      files = client_files.write(data, self._directory / 'clients')
+      self._input = client_inputs.from_id(files.load)
+      self._arguments = list(data.client_ids)
+
+  def _process(self, exact: bool) -> Any:
+    work = self._work
+    trained = oracles.without_dropout(self._model) if exact else self._model
+    common = {
+      'batch_size': work.batch_size,
+      'client_input': self._input,
+      'seed': work.seed,
+      'shuffle': not exact,
+    }
+    own_rate = {'client_learning_rate': work.learning_rate}
+    momentum = tff.learning.optimizers.build_sgdm(work.learning_rate, work.momentum)
+    match work.algorithm:
+      case 'fed_avg':
+        return build_fed_avg(trained, **own_rate, **common)
+      case 'mime':
+        return build_mime(trained, base_optimizer=momentum, **common)
+      case 'mime_lite':
+        return build_mime_lite(trained, base_optimizer=momentum, **common)
+      case 'scaffold':
+        return build_scaffold(
+          trained,
+          num_clients=len(work.clients),
+          client_states_by_file=True,
+          **own_rate,
+          **common,
+        )
+    raise ValueError(f'There is no {work.algorithm} here.')
+
+  def start(self, exact: bool) -> None:
+    self._process_of_work = process = self._process(exact)
+    weights = tff.learning.models.ModelWeights(tuple(self._work.weights), ())
+    self._state = process.set_model_weights(process.initialize(), weights)
+    self._exchange = None
+    if self._work.algorithm == 'scaffold':
+      directory = pathlib.Path(tempfile.mkdtemp(dir=self._directory))
+      (directory / 'states').mkdir()
+      store = client_state_store.ClientStateStore(
+        directory / 'states.sqlite', process.initialize_client(), {}
+      )
+      store.restore(0, None)
+      self._exchange = client_state_exchange.ClientStateExchange(
+        store, directory / 'states'
+      )
+
+  def round(self, cohort: Sequence[int]) -> None:
+    clients = [self._arguments[i] for i in cohort]
+    if self._exchange is None:
+      self._state = self._process_of_work.next(self._state, clients).state
+      return
+    given = self._exchange.read([str(i) for i in cohort])
+    output = self._process_of_work.next(self._state, clients, given)
+    self._exchange.write(output.client_states)
+    self._state = output.state
+
+  def weights(self) -> Sequence[np.ndarray]:
+    trained = self._process_of_work.get_model_weights(self._state).trainable
+    return tf.nest.flatten(trained)
+
+
+if __name__ == '__main__':
+  serve(OwnPeer)
