@@ -134,7 +134,7 @@ class LocalRuntime(Runtime):
         if attempt == _START_ATTEMPTS - 1:
           raise
     tff.framework.set_default_context(
-      worker_context.create(self._channel, worker.failure)
+      worker_context.WorkerContext(self._channel, worker.failure)
     )
 
   def stop(self) -> None:

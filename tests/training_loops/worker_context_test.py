@@ -52,7 +52,7 @@ def test_computation_is_shipped_once_for_each_number_of_clients(shipped):
 
 
 def test_kept_computations_are_not_mixed_up(shipped, monkeypatch):
-  monkeypatch.setattr(worker_context, '_MAX_KEPT_COMPUTATIONS', 2)
+  monkeypatch.setattr(worker_context, '_MAX_SHIPPED', 2)
   totals = [_plus(i) for i in range(4)]
   for _ in range(3):
     for i, total in enumerate(totals):
