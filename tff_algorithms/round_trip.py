@@ -173,8 +173,11 @@ class RoundTrip:
     has_examples = local_loop.num_rows(given.rows) > 0
     finite = structures.all_finite((given.rows, result))
     kept = has_examples & finite
-    otherwise = structures.zeros_like(result)._replace(state=given.state)
-    result = structures.select(kept, result, otherwise)
+    result = tf.cond(
+      kept,
+      lambda: tf.nest.map_structure(tf.identity, result),
+      lambda: structures.zeros_like(result)._replace(state=given.state),
+    )
     half = tf.ones([1])
     if given.only_gradient is not None:
       half = tf.one_hot(tf.cast(given.only_gradient, tf.int32), 2)

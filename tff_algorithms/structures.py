@@ -49,17 +49,35 @@ def clip(a: Structure, norm: float) -> Structure:
 
 def all_finite(a: Structure) -> tf.Tensor:
   """Whether no floating-point tensor of the structure has a NaN or an infinity."""
-  checks = [
-    tf.reduce_all(tf.math.is_finite(t))
+  tensors = [
+    t
     for t in map(tf.convert_to_tensor, tf.nest.flatten(a))
     if t.dtype.is_floating or t.dtype.is_complex
   ]
-  return tf.reduce_all(tf.stack(checks)) if checks else tf.constant(True)
+  if not tensors:
+    return tf.constant(True)
+  # A sum is finite only if each of its terms is, and many times faster to find out. It
+  # may overflow: then all of them are looked at.
+  sums = tf.stack([tf.math.is_finite(tf.reduce_sum(t)) for t in tensors])
+  return tf.cond(
+    tf.reduce_all(sums),
+    lambda: tf.constant(True),
+    lambda: tf.reduce_all(
+      tf.stack([tf.reduce_all(tf.math.is_finite(t)) for t in tensors])
+    ),
+  )
 
 
 def select(condition: tf.Tensor, a: Structure, b: Structure) -> Structure:
-  """a if the scalar condition holds, else b; the other side may be non-finite."""
-  return tf.nest.map_structure(lambda s, t: tf.where(condition, s, t), a, b)
+  """a if the scalar condition holds, else b; the other side may be non-finite.
+
+  Nothing is copied.
+  """
+  return tf.cond(
+    condition,
+    lambda: tf.nest.map_structure(tf.identity, a),
+    lambda: tf.nest.map_structure(tf.identity, b),
+  )
 
 
 def weight_dtype(a: Structure) -> tf.DType:

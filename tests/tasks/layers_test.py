@@ -118,11 +118,25 @@ def test_dropout_is_off_without_a_seed():
   assert layers.dropout(x, 0.5, None, 0) is x
 
 
-def test_dropout_drops_at_its_rate_and_scales_the_rest():
-  kept = layers.dropout(tf.fill([200, 500], 3.0), 0.25, _SEED, 0).numpy()
-  assert set(np.unique(kept)) == {0.0, np.float32(3.0 / 0.75)}
+@pytest.mark.parametrize('rate', [0.25, 0.5, 0.1])  # Of 8 bits, and of more.
+def test_dropout_drops_at_its_rate_and_scales_the_rest(rate):
+  kept = layers.dropout(tf.fill([201, 501], 3.0), rate, _SEED, 0).numpy()
+  values = np.unique(kept)
+  np.testing.assert_allclose(values, [0, 3 / (1 - rate)], rtol=1e-6)
   # The share of 100,000 coins.
-  assert abs(np.mean(kept == 0) - 0.25) < 4 * np.sqrt(0.25 * 0.75 / kept.size)
+  assert abs(np.mean(kept == 0) - rate) < 4 * np.sqrt(rate * (1 - rate) / kept.size)
+
+
+def test_dropout_of_nothing_is_nothing():
+  assert layers.dropout(tf.zeros([0, 3]), 0.5, _SEED, 0).shape == (0, 3)
+
+
+def test_gradient_goes_where_dropout_let_pass():
+  x = tf.fill([4, 5], 2.0)
+  with tf.GradientTape() as tape:
+    tape.watch(x)
+    y = layers.dropout(x, 0.5, _SEED, 0)
+  np.testing.assert_array_equal(tape.gradient(y, x), y / x)
 
 
 def test_dropout_masks_differ_by_layer_and_seed_and_by_nothing_else():

@@ -42,6 +42,14 @@ def test_one_bad_number_anywhere_is_found(bad, dtype):
   assert not structures.all_finite((good, tf.constant([[1.0, bad]], dtype)))
 
 
+def test_numbers_whose_sum_overflows_are_finite():
+  huge = np.full([8], 3e38, np.float32)
+  assert np.isinf(np.sum(huge))
+  assert structures.all_finite((huge, -huge))
+  huge[3] = np.nan
+  assert not structures.all_finite((tf.constant([1.0]), huge))
+
+
 def test_select_takes_one_side_whole_and_nothing_of_the_other():
   nan = tf.nest.map_structure(lambda t: t * np.nan, _A)
   chosen = structures.select(tf.constant(True), _A, nan)
