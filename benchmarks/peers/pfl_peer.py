@@ -21,9 +21,9 @@ import torch
 from benchmarks.peers import torch_models
 from benchmarks.peers.peer import Peer, Work, serve
 
-# Measured on two cores: a second thread makes rounds of cnn a quarter shorter and those
-# of lstm a third; steps of logistic are too small for it.
-_NUM_THREADS = {'logistic': 1, 'cnn': 2, 'lstm': 2}
+# Measured on two cores with nothing else on them: a second thread makes rounds of cnn
+# and lstm a third shorter, those of logistic by a twentieth.
+_NUM_THREADS = 2
 
 
 class _Trained(torch.nn.Module):
@@ -58,7 +58,7 @@ class PflPeer(Peer):
   """`FederatedAveraging` or `SCAFFOLD`."""
 
   def __init__(self, work: Work):
-    torch.set_num_threads(_NUM_THREADS[work.model])
+    torch.set_num_threads(_NUM_THREADS)
     self._work = work
     self._rows = torch_models.rows(work)
 

@@ -69,7 +69,7 @@ def module(work: Work, exact: bool) -> nn.Module:
         nn.Dropout(0.0 if exact else 0.5),
         nn.Linear(128, num_classes),
       )
-      # In memory too, which on a CPU is faster by a fifth.
+      # In memory too: on a CPU steps are shorter by a tenth or more.
       made = made.to(memory_format=torch.channels_last)
     case 'lstm':
       made = _NextToken(*work.weights[0].shape)
