@@ -76,7 +76,7 @@ def cnn_dropout(num_classes: int) -> models.Model:
     x = x[..., tf.newaxis]
     x = _convolve(x, weights[0:2], 'VALID')
     x = _convolve(x, weights[2:4], 'VALID')
-    x = layers.dropout(_max_pool(x), 0.25, seed, 0)
+    x = layers.dropout(layers.max_pool(x), 0.25, seed, 0)
     x = tf.nn.relu(layers.dense(tf.reshape(x, [-1, num_flat]), *weights[4:6]))
     return layers.dense(layers.dropout(x, 0.5, seed, 1), *weights[6:8])
 
@@ -103,8 +103,8 @@ def small_cnn(x_shape: Sequence[int], num_classes: int) -> models.Model:
   def logits(weights, x, seed):
     del seed
     x = tf.reshape(x, [-1, height, width, channels])
-    x = _max_pool(_convolve(x, weights[0:2], 'SAME'))
-    x = _max_pool(_convolve(x, weights[2:4], 'SAME'))
+    x = layers.max_pool(_convolve(x, weights[0:2], 'SAME'))
+    x = layers.max_pool(_convolve(x, weights[2:4], 'SAME'))
     return _dense_layers(weights[4:], x, [tf.nn.relu, tf.identity])
 
   return classifier(_batch_spec(x_shape), initialize, logits)
@@ -253,7 +253,3 @@ def _dense_layers(weights, x, activations):
 def _convolve(x, weights, padding):
   kernel, bias = weights
   return tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(x, kernel, 1, padding), bias))
-
-
-def _max_pool(x):
-  return tf.nn.max_pool2d(x, 2, 2, 'VALID')

@@ -120,6 +120,43 @@ def conv2d(x: tf.Tensor, kernel: tf.Tensor) -> Any:
   return tf.nn.conv2d(x, kernel, 1, 'SAME'), gradient
 
 
+def max_pool(x: tf.Tensor) -> tf.Tensor:
+  """The largest of each 2x2 pixels; an odd last row or column is left out.
+
+  The gradient goes to the first of equals, as TensorFlow's, which in a loop on a CPU
+  takes as long as a convolution: oneDNN's own stands in for it only where it is seen
+  after the pooling, and a loop has no order.
+
+  Args:
+    x: `[batch, height, width, channels]`, static but for the batch.
+  """
+  height, width = (2 * (size // 2) for size in x.shape[1:3])
+  if (height, width) != tuple(x.shape[1:3]):
+    x = x[:, :height, :width]
+  return _max_of_pairs_of_pairs(x)
+
+
+@tf.custom_gradient
+def _max_of_pairs_of_pairs(x: tf.Tensor) -> Any:
+  height, width, channels = x.shape[1:]
+  row = width // 2 * channels
+  # Neighbours in a row first, then rows: of equals the first is that of the window.
+  left, right = tf.unstack(tf.reshape(x, [-1, 2, channels]), axis=1)
+  upper, lower = tf.unstack(tf.reshape(tf.maximum(left, right), [-1, 2, row]), axis=1)
+  y = tf.maximum(upper, lower)
+
+  def dealt_out(dy, first, second):
+    to_first = dy * tf.cast(first >= second, dy.dtype)
+    return tf.stack([to_first, dy - to_first], axis=1)
+
+  def gradient(dy):
+    of_rows = dealt_out(tf.reshape(dy, [-1, row]), upper, lower)
+    of_pixels = dealt_out(tf.reshape(of_rows, [-1, channels]), left, right)
+    return tf.reshape(of_pixels, [-1, height, width, channels])
+
+  return tf.reshape(y, [-1, height // 2, width // 2, channels]), gradient
+
+
 def dropout(x: tf.Tensor, rate: float, seed: Any, index: int) -> tf.Tensor:
   """Sets a share of x to zero and scales up the rest to keep the mean.
 

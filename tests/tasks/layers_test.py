@@ -113,6 +113,19 @@ def test_gru_weights_are_those_of_keras_in_shape_and_bias():
   assert not np.array_equal(ours[1], other[1])
 
 
+@pytest.mark.parametrize('shape', [(5, 6, 8, 3), (2, 7, 5, 4), (0, 4, 4, 1)])
+def test_pooling_is_tensorflows_and_gives_the_gradient_to_the_first_of_equals(shape):
+  x = tf.constant(np.random.default_rng(0).integers(0, 3, shape), tf.float32)
+  with tf.GradientTape(persistent=True) as tape:
+    tape.watch(x)
+    ours, theirs = layers.max_pool(x), tf.nn.max_pool2d(x, 2, 2, 'VALID')
+  np.testing.assert_array_equal(ours, theirs)
+  dy = tf.cast(_random(*theirs.shape), tf.float32)
+  np.testing.assert_array_equal(
+    tape.gradient(ours, x, dy), tape.gradient(theirs, x, dy)
+  )
+
+
 def test_dropout_is_off_without_a_seed():
   x = _random(3, 4)
   assert layers.dropout(x, 0.5, None, 0) is x
