@@ -253,13 +253,20 @@ def _resident_megabytes(pid: int) -> float:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-  'task', ['digits_mlp', 'emnist_logistic', 'tests.training_loops.many_clients.task']
+  'flags',
+  [
+    ['--task=digits_mlp'],
+    # Cohorts of 1, 2 and 3 clients.
+    ['--task=digits_mlp', '--clients_per_round=3', '--dropout_rate=0.4'],
+    ['--task=emnist_logistic', '--max_eval_examples=100'],
+    ['--task=tests.training_loops.many_clients.task'],
+  ],
+  ids=' '.join,
 )
-def test_memory_does_not_grow_with_the_rounds(task, tmp_path, request):
-  flags = [f'--task={task}', '--rounds=600', '--rounds_per_checkpoint=50']
-  if task == 'emnist_logistic':
-    data_dir = request.getfixturevalue('data_dir')
-    flags += [f'--data_dir={data_dir}', '--max_eval_examples=100']
+def test_memory_does_not_grow_with_the_rounds(flags, tmp_path, request):
+  flags = [*flags, '--rounds=600', '--rounds_per_checkpoint=50']
+  if '--task=emnist_logistic' in flags:
+    flags.append(f'--data_dir={request.getfixturevalue("data_dir")}')
   with _running(tmp_path / 'run', *flags) as process:
     (worker,) = wait_for(lambda: children(process.pid))
     megabytes = {}
