@@ -77,7 +77,9 @@ def rows_of(work: str, measured: Mapping[str, Measured], ours: str) -> list[Row]
   """The rows of a work, by peer."""
   rows = []
   for name, own in measured.items():
-    low, median, high = (np.percentile(1000 * own.seconds, q) for q in (25, 50, 75))
+    low, median, high = (
+      float(np.percentile(1000 * own.seconds, q)) for q in (25, 50, 75)
+    )
     row = Row(
       work=work,
       peer=name,

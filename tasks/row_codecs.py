@@ -51,11 +51,11 @@ def encode(array: np.ndarray) -> Encoded:
 
 def _as_bytes(array: np.ndarray, divisor: int, code: int) -> np.ndarray | None:
   """The bytes that stand for an array of floats, or None."""
-  one, divisor = np.float32(1), np.float32(divisor)
+  one, factor = np.float32(1), np.float32(divisor)
   with np.errstate(all='ignore'):  # What is no number does not come back.
-    numbers = (one - array if code == _INVERTED else array) * divisor
+    numbers = (one - array if code == _INVERTED else array) * factor
     found = np.rint(numbers).astype(np.uint8)
-  back = found.astype(np.float32) / divisor
+  back = found.astype(np.float32) / factor
   if code == _INVERTED:
     back = one - back
   # As integers, or -0 would be 0.

@@ -52,13 +52,13 @@ class OwnPeer(Peer):
   def _process(self, exact: bool) -> Any:
     work = self._work
     trained = oracles.without_dropout(self._model) if exact else self._model
-    common = {
+    common: dict[str, Any] = {
       'batch_size': work.batch_size,
       'client_input': self._input,
       'seed': work.seed,
       'shuffle': not exact,
     }
-    own_rate = {'client_learning_rate': work.learning_rate}
+    own_rate: dict[str, Any] = {'client_learning_rate': work.learning_rate}
     momentum = tff.learning.optimizers.build_sgdm(work.learning_rate, work.momentum)
     match work.algorithm:
       case 'fed_avg':

@@ -233,19 +233,19 @@ class _Graphs:
 def _compiled(build, directory, by_id=True) -> _Graphs:
   process = _Training(build, directory, by_id=by_id).process
   block = tff.backends.native.desugar_and_transform_to_native(process.next)
-  intrinsics, client_ops = collections.Counter(), []
+  graphs = _Graphs(collections.Counter(), [])
 
   def visit(part):
     if isinstance(part, tff.framework.Call):
       function = part.function
       if isinstance(function, tff.framework.Intrinsic):
-        intrinsics[function.uri] += 1
+        graphs.intrinsics[function.uri] += 1
         if _is_map_of_tensorflow(part):
-          client_ops.append(_ops(part.argument[0]))
+          graphs.client_ops.append(_ops(part.argument[0]))
     return part, False
 
   tff.framework.transform_postorder(block.to_building_block(), visit)
-  return _Graphs(intrinsics, client_ops)
+  return graphs
 
 
 def _is_map_of_tensorflow(call) -> bool:
