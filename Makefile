@@ -3,8 +3,8 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo experiment test test-long lint check format benchmark benchmark-mime benchmark-data benchmark-states \
-	requirements build-files clean
+.PHONY: help setup demo experiment test test-long lint check format benchmark benchmark-scaling \
+	benchmark-mime benchmark-data benchmark-states requirements build-files clean
 
 export TF_CPP_MIN_LOG_LEVEL ?= 1
 
@@ -60,8 +60,11 @@ format: setup  ## Format the sources and mend what ruff can mend.
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-benchmark: setup  ## Measure the speed of federated averaging.
-	$(PY) -m benchmarks.fed_avg_speed $(ARGS)
+benchmark: setup  ## Measure the speed beside other federated simulators.
+	$(PY) -m benchmarks.speed $(ARGS)
+
+benchmark-scaling: setup  ## Measure rounds of many clients, and many rounds.
+	$(PY) -m benchmarks.scaling $(ARGS)
 
 benchmark-mime: setup  ## Measure what a round of Mime costs beside one of FedAvg.
 	$(PY) -m benchmarks.mime_speed $(ARGS)

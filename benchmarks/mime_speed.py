@@ -10,19 +10,23 @@ images, so that a ratio is that of two rounds side by side.
 from collections.abc import Sequence
 import pathlib
 import tempfile
+from typing import Any
 
 from absl import app, flags, logging
 import numpy as np
 import tqdm
 
-from benchmarks import machine, models, synthetic_images, turns
-from benchmarks.common_flags import MODELS, OUTPUT, ROUNDS, SEED
-from benchmarks.turns import WARM_UP_ROUNDS, Contestant
-from tasks import client_files
-from tff_algorithms import base_optimizers, client_inputs, fed_avg, mime, mime_lite
-from training_loops import runtimes
+from training_loops import importing, runtimes
 
-_MODELS = {'logistic': models.logistic, 'cnn': models.cnn}
+_MODELS = ('logistic', 'cnn')
+
+_CHOSEN = flags.DEFINE_list('models', list(_MODELS), 'Which models to train.')
+flags.register_validator(
+  'models', lambda names: set(names) <= set(_MODELS), f'Known are {", ".join(_MODELS)}.'
+)
+_ROUNDS = flags.DEFINE_integer('rounds', 10, 'Rounds to measure.', lower_bound=1)
+_SEED = flags.DEFINE_integer('seed', 0, 'Seed of data and cohorts.')
+_OUTPUT = flags.DEFINE_string('output', None, 'A Markdown file to write the table to.')
 _EPOCHS = flags.DEFINE_list('epochs', ['1', '10'], 'Local epochs.')
 flags.register_validator(
   'epochs',
@@ -45,15 +49,22 @@ GRADIENTS = {
 }
 
 
-def _contestants(
-  model_name: str, files: client_files.ClientFiles, epochs: int
-) -> dict[str, Contestant]:
-  model = _MODELS[model_name]()
+def _contestants(model_name: str, files: Any, epochs: int) -> dict[str, Any]:
+  from benchmarks import synthetic_images, turns
+  from tasks import image_models
+  from tff_algorithms import base_optimizers, client_inputs, fed_avg, mime, mime_lite
+
+  if model_name == 'cnn':
+    model = image_models.cnn_dropout(synthetic_images.NUM_CLASSES)
+  else:
+    model = image_models.logistic(
+      synthetic_images.IMAGE_SHAPE, synthetic_images.NUM_CLASSES
+    )
   common = {
     'batch_size': _BATCH_SIZE,
     'epochs': epochs,
     'client_input': client_inputs.from_id(files.load),
-    'seed': SEED.value,
+    'seed': _SEED.value,
   }
   momentum = base_optimizers.as_tff_optimizer(
     base_optimizers.momentum(), _LEARNING_RATE
@@ -65,7 +76,7 @@ def _contestants(
     'MimeLite': mime_lite.build_mime_lite(model, base_optimizer=momentum, **common),
     'Mime': mime.build_mime(model, base_optimizer=momentum, **common),
   }
-  return {name: Contestant(process, str) for name, process in processes.items()}
+  return {name: turns.Contestant(process, str) for name, process in processes.items()}
 
 
 def rows_of_table(
@@ -88,11 +99,15 @@ def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     raise app.UsageError(f'unexpected {argv[1]!r}.')
   logging.set_verbosity(logging.WARNING)  # TFF notes each metric that it adds.
-  data = synthetic_images.make(2 * _CLIENTS.value, SEED.value)
+  importing.import_tff()
+  from benchmarks import machine, synthetic_images, turns
+  from tasks import client_files
+
+  data = synthetic_images.make(2 * _CLIENTS.value, _SEED.value)
   cohorts = synthetic_images.cohorts(
-    data, _CLIENTS.value, WARM_UP_ROUNDS + ROUNDS.value, SEED.value
+    data, _CLIENTS.value, turns.WARM_UP_ROUNDS + _ROUNDS.value, _SEED.value
   )
-  total = len(MODELS.value) * len(_EPOCHS.value) * len(GRADIENTS) * len(cohorts)
+  total = len(_CHOSEN.value) * len(_EPOCHS.value) * len(GRADIENTS) * len(cohorts)
   lines = [
     '| model | epochs | algorithm | ms a round | gradients | time | time / gradients |',
     '|---|---|---|---|---|---|---|',
@@ -104,19 +119,19 @@ def main(argv: Sequence[str]) -> None:
   ):
     decode = synthetic_images.decode
     files = client_files.write(data, pathlib.Path(directory, 'clients'), decode)
-    for model_name in MODELS.value:
+    for model_name in _CHOSEN.value:
       for epochs in map(int, _EPOCHS.value):
         contestants = _contestants(model_name, files, epochs)
         seconds, _ = turns.take_turns(contestants, cohorts, lambda _: progress.update())
         lines += rows_of_table(model_name, epochs, seconds)
   circumstances = (
-    f'{machine.describe()} {ROUNDS.value} rounds each, after {WARM_UP_ROUNDS} to '
-    f'warm up; {_CLIENTS.value} clients a round, batches of {_BATCH_SIZE}.'
+    f'{machine.describe()} {_ROUNDS.value} rounds each, after {turns.WARM_UP_ROUNDS} '
+    f'to warm up; {_CLIENTS.value} clients a round, batches of {_BATCH_SIZE}.'
   )
   text = '\n'.join(lines) + f'\n\n{circumstances}\n'
   print(text)
-  if OUTPUT.value:
-    pathlib.Path(OUTPUT.value).write_text(text)
+  if _OUTPUT.value:
+    pathlib.Path(_OUTPUT.value).write_text(text)
 
 
 if __name__ == '__main__':

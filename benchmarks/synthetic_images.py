@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.models import IMAGE_SHAPE, NUM_CLASSES
 from tasks.federated_data import FederatedData
+
+NUM_CLASSES = 62
+IMAGE_SHAPE = (28, 28)
 
 
 def make(num_clients: int, seed: int) -> FederatedData:
