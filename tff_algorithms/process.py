@@ -210,6 +210,14 @@ def build_central_process(
 
 def _merge_metrics(phases, metrics):
   """The metrics of all phases as one structure @SERVER; bytes are added up."""
+  if len(phases) == 1:  # There is nothing to be computed.
+    (only,) = metrics
+    return tff.federated_zip(
+      collections.OrderedDict(
+        client_work=collections.OrderedDict(train=only.train),
+        aggregator=only.aggregator,
+      )
+    )
 
   def merge(parts):
     train: collections.OrderedDict = collections.OrderedDict()

@@ -69,7 +69,10 @@ class ClientStateExchange:
     """
     check_all_different([client_id.decode() for client_id, _ in states])
     for client_id, path in states:
-      content = pathlib.Path(os.fsdecode(path)).read_bytes()
+      file = pathlib.Path(os.fsdecode(path))
+      content = file.read_bytes()
       if len(content) != len(self._first):
-        raise OSError(f'{os.fsdecode(path)} is not whole.')
+        raise OSError(f'{file} is not whole.')
       self._store.put(client_id.decode(), content)
+      # Written to again, it would first have to get to the disk.
+      file.unlink()

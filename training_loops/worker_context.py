@@ -4,13 +4,15 @@ Apart from `runtimes` because importing it imports TFF.
 """
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import concurrent.futures
+import functools
 import queue
 import threading
 from typing import Any
 
 import grpc
+import numpy as np
 import tensorflow_federated as tff
 from tensorflow_federated.proto.v0 import executor_pb2
 import tree
@@ -46,7 +48,7 @@ class WorkerContext(tff.framework.SyncContext):
   def invoke(self, comp: Any, arg: Any) -> Any:
     """Calls a computation."""
     # In a thread of its own: a signal can interrupt waiting for it, but not gRPC.
-    return self._thread.result_of(lambda: self._invoke(comp, arg))
+    return self._thread.start(lambda: self._invoke(comp, arg)).result()
 
   def _invoke(self, comp: Any, arg: Any) -> Any:
     compiled = self._compiled(comp)
@@ -56,14 +58,15 @@ class WorkerContext(tff.framework.SyncContext):
     num_clients = _num_clients(arg, parameter)
     executor = self._executor(0 if num_clients is None else num_clients)
     try:
-      value = executor.call(compiled, arg, parameter)
+      value, refs = executor.call(compiled, arg, parameter)
     except Exception:
       del self._executors[executor.num_clients]
       executor.dispose()
       raise
+    self._thread.start(lambda: executor.dispose_of(refs))  # Nobody waits for it.
     # What type a result is in Python is known to the computation as it was written.
     result_type = comp.type_signature.result
-    value, _ = tff.framework.deserialize_value(value, result_type)
+    value = _deserialize(value, result_type)
     value = tff.types.type_to_py_container(value, result_type)
     return tff.tensorflow.transform_result(value)
 
@@ -128,7 +131,7 @@ class _Executor:
     cardinality.placement.uri = tff.CLIENTS.uri
     request = executor_pb2.GetExecutorRequest(cardinalities=[cardinality])
     self._id = stub.get_executor(request).executor
-    self._shipped = _Kept(_MAX_SHIPPED, self._ship, lambda ref: self._dispose_of(ref))
+    self._shipped = _Kept(_MAX_SHIPPED, self._ship, lambda ref: self.dispose_of([ref]))
 
   def _ship(self, comp: Any) -> Any:
     return self._create(comp, comp.type_signature)
@@ -138,8 +141,10 @@ class _Executor:
     _serialize(request.value, value, value_type)
     return self._stub.create_value(request).value_ref
 
-  def call(self, comp: Any, arg: Any, parameter: tff.Type | None) -> Any:
-    """What a compiled computation returns, serialized."""
+  def call(
+    self, comp: Any, arg: Any, parameter: tff.Type | None
+  ) -> tuple[Any, list[Any]]:
+    """What a compiled computation returns, serialized; what is then of no more use."""
     request = executor_pb2.CreateCallRequest(executor=self._id)
     request.function_ref.CopyFrom(self._shipped(comp))
     refs = []
@@ -150,10 +155,10 @@ class _Executor:
     value = self._stub.compute(
       executor_pb2.ComputeRequest(executor=self._id, value_ref=refs[-1])
     ).value
-    self._dispose_of(*refs)
-    return value
+    return value, refs
 
-  def _dispose_of(self, *refs: Any) -> None:
+  def dispose_of(self, refs: Sequence[Any]) -> None:
+    """Has the worker forget values."""
     self._stub.dispose(executor_pb2.DisposeRequest(executor=self._id, value_ref=refs))
 
   def dispose(self) -> None:
@@ -171,11 +176,11 @@ class _Thread:
   def __del__(self) -> None:
     self._tasks.put(None)
 
-  def result_of(self, function: Callable[[], Any]) -> Any:
-    """What a function returns or raises there."""
+  def start(self, function: Callable[[], Any]) -> concurrent.futures.Future:
+    """Has a function called there."""
     future: concurrent.futures.Future = concurrent.futures.Future()
     self._tasks.put((function, future))
-    return future.result()
+    return future
 
 
 def _work(tasks: queue.SimpleQueue) -> None:
@@ -248,8 +253,69 @@ def _serialize(message: Any, value: Any, value_type: tff.Type) -> None:
     message.federated.type.CopyFrom(tff.types.serialize_type(value_type).federated)
     for member in [value] if value_type.all_equal else value:
       _serialize(message.federated.value.add(), member, value_type.member)
-  else:
+  elif not _write_array(message.array, value, value_type):
     message.CopyFrom(tff.framework.serialize_value(value, value_type)[0])
+
+
+def _deserialize(message: Any, value_type: tff.Type) -> Any:
+  """Reads a value that the worker has written, as `tff.structure.Struct`s."""
+  if isinstance(value_type, tff.StructType):
+    elements = tff.structure.iter_elements(value_type)
+    return tff.structure.Struct(
+      (name, _deserialize(element.value, part_type))
+      for element, (name, part_type) in zip(
+        message.struct.element, elements, strict=True
+      )
+    )
+  if isinstance(value_type, tff.FederatedType):
+    members = [_deserialize(m, value_type.member) for m in message.federated.value]
+    return members[0] if value_type.all_equal else members
+  if message.HasField('array') and value_type.dtype in _DTYPES:
+    return _numbers(message.array, value_type)
+  return tff.framework.deserialize_value(message, value_type)[0]
+
+
+# Others are left to TFF: they are rare, or written in ways of their own.
+_DTYPES = {np.dtype(t) for t in (np.bool_, np.int32, np.int64, np.float32, np.float64)}
+
+
+def _write_array(message: Any, value: Any, value_type: tff.Type) -> bool:
+  """Writes a tensor into an array's message, unless it is one for TFF to write."""
+  if isinstance(value, str | bytes):
+    if value_type != tff.TensorType(np.str_):
+      return False
+    message.string_list.value.append(
+      value.encode() if isinstance(value, str) else value
+    )
+  elif (
+    not isinstance(value, np.ndarray | np.generic)
+    or value.dtype not in _DTYPES
+    or (value.dtype, value.shape) != (value_type.dtype, value_type.shape)
+  ):
+    return False
+  elif value.shape:
+    message.content = value.tobytes()
+  else:
+    getattr(message, f'{value.dtype.name}_list').value.append(value.item())
+  message.dtype = _dtype_number(value_type.dtype.type)
+  message.shape.SetInParent()  # A scalar has no dimensions.
+  message.shape.dim.extend(value_type.shape)
+  return True
+
+
+@functools.cache
+def _dtype_number(dtype: Any) -> int:
+  return tff.types.serialize_type(tff.TensorType(dtype)).tensor.dtype
+
+
+def _numbers(message: Any, value_type: tff.Type) -> Any:
+  """The tensor in an array's message: its bytes, or a list if there are few."""
+  dtype, shape = value_type.dtype, tuple(message.shape.dim)
+  if message.HasField('content'):
+    value = np.frombuffer(message.content, dtype)
+  else:
+    value = np.array(getattr(message, message.WhichOneof('kind')).value, dtype)
+  return value.reshape(shape) if shape else value[0]
 
 
 class _FailingStub:

@@ -1,5 +1,7 @@
 """Tests of the contexts behind the runtimes."""
 
+import collections
+from typing import NamedTuple
 from unittest import mock
 
 import grpc
@@ -51,14 +53,22 @@ def test_computation_is_shipped_once_for_each_number_of_clients(shipped):
   assert len(shipped) == 2
 
 
-def test_kept_computations_are_not_mixed_up(shipped, monkeypatch):
-  monkeypatch.setattr(worker_context, '_MAX_SHIPPED', 2)
-  totals = [_plus(i) for i in range(4)]
+def test_as_many_results_are_kept_as_may_be_and_not_mixed_up():
+  totals, made, forgotten = [_plus(i) for i in range(4)], [], []
+
+  def name(comp):
+    made.append(totals.index(comp))
+    return made[-1]
+
+  kept = worker_context._Kept(2, name, forgotten.append)
   for _ in range(3):
-    for i, total in enumerate(totals):
-      assert total([10, 20, 30]) == 60 + 3 * i
+    assert [kept(totals[i]) for i in (0, 1, 0, 1)] == [0, 1, 0, 1]
+  assert (made, forgotten) == ([0, 1], [])
   # Called in turn, each has been given up for the others when its turn comes again.
-  assert len(shipped) == 12
+  for _ in range(3):
+    assert [kept(total) for total in totals] == [0, 1, 2, 3]
+  assert made == [0, 1, 2, 3, *[0, 1, 2, 3] * 2]
+  assert forgotten == made[:-2]
 
 
 def test_computation_works_again_after_an_error_in_it(shipped):
@@ -109,3 +119,72 @@ def test_what_died_with_the_worker_is_disposed_of_without_an_error():
   stub.dispose.side_effect = _Refusal(grpc.StatusCode.UNAVAILABLE)
   worker_context._FailingStub(stub, failure=KeyError).dispose(None)
   stub.dispose.assert_called_once_with(None)
+
+
+@tff.tensorflow.computation
+def _all_kinds():
+  return collections.OrderedDict(
+    flag=True,
+    flags=[True, False],
+    small=tf.constant(7, tf.int8),
+    number=tf.constant(-(2**40), tf.int64),
+    half=tf.constant([0.5, -2.0], tf.bfloat16),
+    real=tf.constant(1e-300, tf.float64),
+    matrix=tf.reshape(tf.range(6, dtype=tf.float32), [2, 3]),
+    none=tf.zeros([0, 3], tf.int32),
+    text='Zoë',
+    complex=tf.constant(1 + 2j, tf.complex64),
+    nothing=(),
+  )
+
+
+def test_values_of_every_kind_come_back_as_they_were_sent():
+  there = _all_kinds()
+  back = tff.tensorflow.computation(
+    lambda value: tf.nest.map_structure(tf.identity, value),
+    _all_kinds.type_signature.result,
+  )(there)
+  assert list(back) == list(there)
+  for name, value in there.items():
+    sent, got = np.asarray(value), np.asarray(back[name])
+    assert (got.dtype, got.shape) == (sent.dtype, sent.shape), name
+    np.testing.assert_array_equal(got, sent)
+  assert back['matrix'].tolist() == [[0, 1, 2], [3, 4, 5]]
+  assert back['text'] == 'Zoë'.encode()
+
+
+class _Point(NamedTuple):
+  x: np.float32
+  y: collections.OrderedDict
+
+
+def test_structures_come_back_in_their_containers():
+  value_type = tff.types.to_type(
+    _Point(np.float32, collections.OrderedDict(z=[np.int32]))
+  )
+
+  @tff.federated_computation(tff.FederatedType(value_type, tff.SERVER))
+  def same(value):
+    return value
+
+  value = _Point(np.float32(1), collections.OrderedDict(z=[np.int32(2)]))
+  back = same(value)
+  assert back == value
+  assert isinstance(back, _Point)
+  assert isinstance(back.y['z'], list)
+
+
+def test_arguments_of_another_shape_or_number_are_refused_before_they_are_sent():
+  @tff.federated_computation(
+    tff.FederatedType(np.int32, tff.CLIENTS), tff.FederatedType(np.int32, tff.CLIENTS)
+  )
+  def both(a, b):
+    return tff.federated_sum(a), tff.federated_sum(b)
+
+  assert both([1, 2], [3, 4]) == (3, 7)
+  with pytest.raises(ValueError, match='Conflicting numbers of clients: \\[1, 2\\]'):
+    both([1, 2], [3])
+  with pytest.raises(TypeError, match='a list with a value a client'):
+    both(1, 2)
+  with pytest.raises(TypeError):
+    both([1.5, 2], [3, 4])
