@@ -124,7 +124,8 @@ def _messages_of_a_steady_round(training, cohort, sent):
   training.round(cohort)
   sent.clear()
   training.round(cohort)
-  return list(sent)
+  # What is disposed of is so behind one's back, at no time that is certain.
+  return [(name, request) for name, request in sent if name != 'dispose']
 
 
 def _bytes_of_a_steady_round(training, cohort, sent) -> int:
@@ -200,17 +201,12 @@ def test_the_computation_is_sent_in_the_first_round_and_never_again(
 
 @_every_algorithm
 @pytest.mark.parametrize('num_clients', [1, 9])
-def test_a_round_takes_four_messages_whatever_the_number_of_clients(
+def test_a_round_waits_for_three_messages_whatever_the_number_of_clients(
   build, num_clients, sent, tmp_path
 ):
   training = _Training(build, tmp_path / 'run')
   messages = _messages_of_a_steady_round(training, _CLIENT_IDS[:num_clients], sent)
-  assert [name for name, _ in messages] == [
-    'create_value',
-    'create_call',
-    'compute',
-    'dispose',
-  ]
+  assert [name for name, _ in messages] == ['create_value', 'create_call', 'compute']
 
 
 # Graphs.
