@@ -11,6 +11,7 @@ writing the new ones, and a tenth of a commit, one every ten rounds.
 
 from collections.abc import Mapping, Sequence
 import contextlib
+import os
 import pathlib
 import tempfile
 import time
@@ -20,7 +21,7 @@ import absl.logging
 import numpy as np
 import tqdm
 
-from benchmarks import machine
+from benchmarks import machine, memory
 import tasks
 from tasks import image_models
 from tff_algorithms.fed_avg import build_fed_avg
@@ -164,15 +165,11 @@ def table(seconds: Seconds) -> str:
 def peak_megabytes() -> dict[str, float]:
   """The most memory that this process and its worker have had resident."""
   lists = pathlib.Path('/proc/self/task').glob('*/children')
-  children = [child for path_ in lists for child in path_.read_text().split()]
-  return {'the program': _peak('self'), 'its worker': sum(map(_peak, children))}
-
-
-def _peak(pid: str) -> float:
-  for line in pathlib.Path(f'/proc/{pid}/status').read_text().splitlines():
-    if line.startswith('VmHWM:'):
-      return int(line.split()[1]) / 1000
-  return 0.0
+  children = [int(child) for path_ in lists for child in path_.read_text().split()]
+  return {
+    'the program': memory.peak_megabytes(os.getpid()),
+    'its worker': sum(map(memory.peak_megabytes, children)),
+  }
 
 
 def main(options: dict[str, Any]) -> None:

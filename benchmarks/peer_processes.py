@@ -14,6 +14,7 @@ import uuid
 
 import numpy as np
 
+from benchmarks import memory
 from benchmarks.peers import peer
 from training_loops import processes
 
@@ -40,7 +41,7 @@ class PeerProcess:
 
     Args:
       python: The interpreter of its environment.
-      module: Its module in `benchmarks.peers`.
+      module: Its module, from the root of this repository.
       directory: Where the work is.
       arguments: More arguments of its program.
     """
@@ -48,7 +49,7 @@ class PeerProcess:
     self._directory = directory
     self._mark = uuid.uuid4().hex
     self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
-    command = [str(python), '-m', f'benchmarks.peers.{module}', str(directory)]
+    command = [str(python), '-m', module, str(directory)]
     self._started = time.perf_counter()
     self._process = subprocess.Popen(
       processes.ending_with_parent([*command, *arguments]),
@@ -85,7 +86,7 @@ class PeerProcess:
 
   def peak_megabytes(self) -> float:
     """The most memory each of its processes has had resident, added up."""
-    return sum(_peak_kilobytes(pid) for pid in self._pids()) / 1000
+    return sum(memory.peak_megabytes(pid) for pid in self._pids())
 
   def close(self) -> None:
     """Ends it with all that it has started."""
@@ -117,11 +118,3 @@ class PeerProcess:
       with contextlib.suppress(OSError):
         if mark in path.read_bytes().split(b'\0'):
           yield int(path.parent.name)
-
-
-def _peak_kilobytes(pid: int) -> int:
-  with contextlib.suppress(OSError):
-    for line in pathlib.Path(f'/proc/{pid}/status').read_text().splitlines():
-      if line.startswith('VmHWM:'):
-        return int(line.split()[1])
-  return 0

@@ -153,15 +153,16 @@ _ENVIRONMENTS = flags.DEFINE_string(
 )
 _OUTPUT = flags.DEFINE_string(
   'output',
-  None,
-  'A Markdown file to write to, with a picture and a CSV file beside it.',
+  'docs/results/speed.md',
+  'The page whose numbers are renewed, with a picture and a CSV file beside it.',
 )
 
 
 def _started(
   kind: Kind, pythons: Mapping[str | None, pathlib.Path], directory: pathlib.Path
 ) -> PeerProcess:
-  return PeerProcess(pythons[kind.environment], kind.module, directory, kind.arguments)
+  python, module = pythons[kind.environment], f'benchmarks.peers.{kind.module}'
+  return PeerProcess(python, module, directory, kind.arguments)
 
 
 def check_agreement(weights: Mapping[str, Sequence[np.ndarray]]) -> None:
@@ -247,7 +248,7 @@ def main(argv: Sequence[str]) -> None:
     pythons[environment] = environments.python(
       environment, pathlib.Path(_ENVIRONMENTS.value)
     )
-  output = None if _OUTPUT.value is None else pathlib.Path(_OUTPUT.value)
+  output = pathlib.Path(_OUTPUT.value)
   for name, task in tqdm.tqdm(tasks.items(), unit='work'):
     size, num_rounds = task.num_clients, _ROUNDS.value or task.num_rounds
     measured = measure(
@@ -260,9 +261,9 @@ def main(argv: Sequence[str]) -> None:
     rows = speed_report.rows_of(name, measured, OURS)
     tqdm.tqdm.write(speed_report.table(rows) + '\n')
     tqdm.tqdm.write(speed_report.goal_table(rows, {name: task.goals}, OURS) + '\n')
-    if output:  # After each work: what is long may be stopped.
-      goals = {known: of.goals for known, of in TASKS.items()}
-      speed_report.update(output, rows, goals, OURS, machine.describe())
+    # After each work: a benchmark may be stopped.
+    goals = {known: of.goals for known, of in TASKS.items()}
+    speed_report.update(output, rows, goals, OURS, machine.describe())
 
 
 if __name__ == '__main__':

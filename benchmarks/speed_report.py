@@ -7,9 +7,8 @@ import pathlib
 
 import numpy as np
 
+from benchmarks import pages
 from training_loops import tables
-
-_BEGIN, _END = '<!-- measured -->', '<!-- end of what was measured -->'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,18 +167,13 @@ def update(
   path.parent.mkdir(parents=True, exist_ok=True)
   file.write_bytes(tables.as_csv(names, content))
   _draw(path.with_suffix('.png'), all_rows, ours)
-  text = path.read_text() if path.exists() else f'{_BEGIN}\n{_END}\n'
-  before, _, rest = text.partition(_BEGIN)
-  _, _, after = rest.partition(_END)
-  parts = [
-    _BEGIN,
+  paragraphs = [
     goal_table(all_rows, goals, ours),
     f'![Time over ours]({path.with_suffix(".png").name})',
     table(all_rows),
     circumstances,
-    _END,
   ]
-  path.write_text(before + '\n\n'.join(parts) + after)
+  pages.renew(path, paragraphs)
 
 
 def _load(path: pathlib.Path) -> list[Row]:

@@ -3,7 +3,7 @@
 Speed does not ask what the data show.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import tensorflow as tf
 from benchmarks.peers.peer import Client, Work
 from tasks import image_models, text_models
 
-_NUM_CLASSES = 62
+NUM_CLASSES = 62
 _NUM_CHARACTERS, _SEQUENCE_LENGTH = 86, 80
 
 # By model: the median of the clients' numbers of rows (EMNIST's writers have 100 to
@@ -34,11 +34,7 @@ def make(algorithm: str, model: str, num_clients: int, seed: int) -> Work:
     num_clients: How many clients there are in all.
     seed: Determines data and weights.
   """
-  median_size, batch_size, learning_rate = _SHAPES[model]
-  generator = np.random.default_rng(seed)
-  # Log-normal: unequal, and nearly all with a partial last batch.
-  sizes = np.round(median_size * np.exp(0.4 * generator.standard_normal(num_clients)))
-  clients_of = _texts if model == 'lstm' else _images
+  _, batch_size, learning_rate = _SHAPES[model]
   return Work(
     algorithm=algorithm,
     model=model,
@@ -46,9 +42,18 @@ def make(algorithm: str, model: str, num_clients: int, seed: int) -> Work:
     momentum=_MOMENTUM,
     batch_size=batch_size,
     seed=seed,
-    clients=clients_of(generator, np.maximum(1, sizes).astype(int)),
+    clients=list(clients(model, num_clients, seed)),
     weights=_initial_weights(model, seed),
   )
+
+
+def clients(model: str, num_clients: int, seed: int) -> Iterator[Client]:
+  """The clients of `make`, one after the other."""
+  generator = np.random.default_rng(seed)
+  # Log-normal: unequal, and nearly all with a partial last batch.
+  factors = np.exp(0.4 * generator.standard_normal(num_clients))
+  sizes = np.maximum(1, np.round(_SHAPES[model][0] * factors)).astype(int)
+  return _texts(generator, sizes) if model == 'lstm' else _images(generator, sizes)
 
 
 def cohorts(
@@ -64,31 +69,27 @@ def cohorts(
   return [cohort.tolist() for cohort in [*first, *later]][:num_rounds]
 
 
-def _images(generator: np.random.Generator, sizes: Sequence[int]) -> list[Client]:
+def _images(generator: np.random.Generator, sizes: Sequence[int]) -> Iterator[Client]:
   """A prototype a class, and noise."""
-  prototypes = generator.integers(0, 200, [_NUM_CLASSES, 28, 28], np.uint8)
-  clients = []
+  prototypes = generator.integers(0, 200, [NUM_CLASSES, 28, 28], np.uint8)
   for size in sizes:
-    y = generator.integers(0, _NUM_CLASSES, size, np.int32)
+    y = generator.integers(0, NUM_CLASSES, size, np.int32)
     noise = generator.integers(0, 56, [size, 28, 28], np.uint8)
-    clients.append(Client(prototypes[y] + noise, y))
-  return clients
+    yield Client(prototypes[y] + noise, y)
 
 
-def _texts(generator: np.random.Generator, sizes: Sequence[int]) -> list[Client]:
+def _texts(generator: np.random.Generator, sizes: Sequence[int]) -> Iterator[Client]:
   """Characters that follow each other at random, without padding."""
-  clients = []
   for size in sizes:
     shape = [size, _SEQUENCE_LENGTH + 1]
     ids = generator.integers(1, _NUM_CHARACTERS + 1, shape, np.int32)
-    clients.append(Client(ids[:, :-1], ids[:, 1:]))
-  return clients
+    yield Client(ids[:, :-1], ids[:, 1:])
 
 
 def _initial_weights(name: str, seed: int) -> list[np.ndarray]:
   models: dict[str, Any] = {
-    'logistic': lambda: image_models.logistic((28, 28), _NUM_CLASSES),
-    'cnn': lambda: image_models.cnn_dropout(_NUM_CLASSES),
+    'logistic': lambda: image_models.logistic((28, 28), NUM_CLASSES),
+    'cnn': lambda: image_models.cnn_dropout(NUM_CLASSES),
     'lstm': lambda: text_models.next_character(_NUM_CHARACTERS, _SEQUENCE_LENGTH, 2),
   }
   weights = models[name]().initialize(tf.constant([seed, 1], tf.int64))
