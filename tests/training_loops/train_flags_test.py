@@ -124,6 +124,7 @@ def test_every_algorithm_has_a_complete_set_of_defaults(algorithm):
 
 def test_only_flags_that_leave_the_numbers_alone_may_change():
   assert train_flags.free_names() == {
+    'client_data_dir',
     'data_dir',
     'rounds',
     'output_dir',
