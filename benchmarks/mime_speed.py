@@ -16,17 +16,17 @@ from absl import app, flags, logging
 import numpy as np
 import tqdm
 
+from benchmarks.common_flags import OUTPUT, ROUNDS, SEED
 from training_loops import importing, runtimes
 
-_MODELS = ('logistic', 'cnn')
+_KNOWN_MODELS = ('logistic', 'cnn')
 
-_CHOSEN = flags.DEFINE_list('models', list(_MODELS), 'Which models to train.')
+_MODELS = flags.DEFINE_list('models', list(_KNOWN_MODELS), 'Which models to train.')
 flags.register_validator(
-  'models', lambda names: set(names) <= set(_MODELS), f'Known are {", ".join(_MODELS)}.'
+  'models',
+  lambda names: set(names) <= set(_KNOWN_MODELS),
+  f'Known are {", ".join(_KNOWN_MODELS)}.',
 )
-_ROUNDS = flags.DEFINE_integer('rounds', 10, 'Rounds to measure.', lower_bound=1)
-_SEED = flags.DEFINE_integer('seed', 0, 'Seed of data and cohorts.')
-_OUTPUT = flags.DEFINE_string('output', None, 'A Markdown file to write the table to.')
 _EPOCHS = flags.DEFINE_list('epochs', ['1', '10'], 'Local epochs.')
 flags.register_validator(
   'epochs',
@@ -37,6 +37,7 @@ _CLIENTS = flags.DEFINE_integer(
   'clients_per_round', 10, 'Clients a round.', lower_bound=1
 )
 
+_NUM_ROUNDS = 10  # By default.
 _BATCH_SIZE = 20
 _LEARNING_RATE = 0.01
 _FED_AVG = 'FedAvg'
@@ -64,7 +65,7 @@ def _contestants(model_name: str, files: Any, epochs: int) -> dict[str, Any]:
     'batch_size': _BATCH_SIZE,
     'epochs': epochs,
     'client_input': client_inputs.from_id(files.load),
-    'seed': _SEED.value,
+    'seed': SEED.value,
   }
   momentum = base_optimizers.as_tff_optimizer(
     base_optimizers.momentum(), _LEARNING_RATE
@@ -103,11 +104,12 @@ def main(argv: Sequence[str]) -> None:
   from benchmarks import machine, synthetic_images, turns
   from tasks import client_files
 
-  data = synthetic_images.make(2 * _CLIENTS.value, _SEED.value)
+  num_rounds = ROUNDS.value or _NUM_ROUNDS
+  data = synthetic_images.make(2 * _CLIENTS.value, SEED.value)
   cohorts = synthetic_images.cohorts(
-    data, _CLIENTS.value, turns.WARM_UP_ROUNDS + _ROUNDS.value, _SEED.value
+    data, _CLIENTS.value, turns.WARM_UP_ROUNDS + num_rounds, SEED.value
   )
-  total = len(_CHOSEN.value) * len(_EPOCHS.value) * len(GRADIENTS) * len(cohorts)
+  total = len(_MODELS.value) * len(_EPOCHS.value) * len(GRADIENTS) * len(cohorts)
   lines = [
     '| model | epochs | algorithm | ms a round | gradients | time | time / gradients |',
     '|---|---|---|---|---|---|---|',
@@ -119,19 +121,19 @@ def main(argv: Sequence[str]) -> None:
   ):
     decode = synthetic_images.decode
     files = client_files.write(data, pathlib.Path(directory, 'clients'), decode)
-    for model_name in _CHOSEN.value:
+    for model_name in _MODELS.value:
       for epochs in map(int, _EPOCHS.value):
         contestants = _contestants(model_name, files, epochs)
         seconds, _ = turns.take_turns(contestants, cohorts, lambda _: progress.update())
         lines += rows_of_table(model_name, epochs, seconds)
   circumstances = (
-    f'{machine.describe()} {_ROUNDS.value} rounds each, after {turns.WARM_UP_ROUNDS} '
+    f'{machine.describe()} {num_rounds} rounds each, after {turns.WARM_UP_ROUNDS} '
     f'to warm up; {_CLIENTS.value} clients a round, batches of {_BATCH_SIZE}.'
   )
   text = '\n'.join(lines) + f'\n\n{circumstances}\n'
   print(text)
-  if _OUTPUT.value:
-    pathlib.Path(_OUTPUT.value).write_text(text)
+  if OUTPUT.value:
+    pathlib.Path(OUTPUT.value).write_text(text)
 
 
 if __name__ == '__main__':

@@ -19,8 +19,10 @@ import numpy as np
 import tqdm
 
 from benchmarks import memory, pages
+from benchmarks.common_flags import OUTPUT, ROUNDS, SEED
 from training_loops import importing, runtimes, tables
 
+_NUM_ROUNDS = 10  # Of each size, by default.
 _WARM_UP_ROUNDS = 2
 _NUM_BLOCKS = 10
 _SMALL = 10  # Clients a round of the long run.
@@ -43,13 +45,8 @@ flags.register_multi_flags_validator(
   lambda values: max(map(int, values['clients'])) <= values['num_clients'],
   'There must be as many in all as in a round.',
 )
-_ROUNDS = flags.DEFINE_integer('rounds', 10, 'Rounds of each size.', lower_bound=1)
 _BLOCK = flags.DEFINE_integer(
   'block', 100, 'Rounds of a block of the long run, which has ten.', lower_bound=1
-)
-_SEED = flags.DEFINE_integer('seed', 0, 'Seed of data and cohorts.', lower_bound=0)
-_OUTPUT = flags.DEFINE_string(
-  'output', None, 'A Markdown file to write to, with a picture beside it.'
 )
 
 # The clients of a round, by number -> its seconds, having done it.
@@ -200,7 +197,7 @@ def main(argv: Sequence[str]) -> None:
   from training_loops import feeding
 
   model = image_models.logistic((28, 28), works.NUM_CLASSES)
-  generator = np.random.default_rng([_SEED.value, 1])
+  generator = np.random.default_rng([SEED.value, 1])
 
   def drawn(num_clients, num_rounds):
     return [
@@ -212,7 +209,7 @@ def main(argv: Sequence[str]) -> None:
     files = client_files.ClientFiles(pathlib.Path(directory), feeding.features(model))
     sizes: list[int] = []
     # One at a time: together they would take more memory than all else.
-    for client in works.clients('logistic', _NUM_CLIENTS.value, _SEED.value):
+    for client in works.clients('logistic', _NUM_CLIENTS.value, SEED.value):
       x = client.x.astype(np.float32) / np.float32(255)
       files.add(str(len(sizes)), {'x': x, 'y': client.y})
       sizes.append(len(client))
@@ -221,7 +218,7 @@ def main(argv: Sequence[str]) -> None:
       client_learning_rate=_LEARNING_RATE,
       batch_size=_BATCH_SIZE,
       client_input=client_inputs.from_id(files.load),
-      seed=_SEED.value,
+      seed=SEED.value,
     )
     state = process.initialize()
 
@@ -234,21 +231,22 @@ def main(argv: Sequence[str]) -> None:
 
     pid = runtime.worker_pid
     assert pid is not None
+    num_rounds = ROUNDS.value or _NUM_ROUNDS
     long_run = drawn(_SMALL, _NUM_BLOCKS * _BLOCK.value)
     blocks = measure_blocks(run, long_run, pid)
     measured = [
-      measure_size(run, drawn(size, _WARM_UP_ROUNDS + _ROUNDS.value), sizes, pid)
+      measure_size(run, drawn(size, _WARM_UP_ROUNDS + num_rounds), sizes, pid)
       for size in tqdm.tqdm(sorted(map(int, _SIZES.value)), unit='size', disable=None)
     ]
   circumstances = (
-    f'{machine.describe()} {_NUM_CLIENTS.value:,} clients in all; {_ROUNDS.value} '
+    f'{machine.describe()} {_NUM_CLIENTS.value:,} clients in all; {num_rounds} '
     f'rounds of each size, after {_WARM_UP_ROUNDS} to warm up; batches of '
     f'{_BATCH_SIZE}, one epoch.'
   )
   found = [size_table(measured), block_table(blocks)]
   print('\n\n'.join([*found, circumstances]))
-  if _OUTPUT.value:
-    output = pathlib.Path(_OUTPUT.value)
+  if OUTPUT.value:
+    output = pathlib.Path(OUTPUT.value)
     picture = output.with_suffix('.png')
     pages.renew(output, [f'![Time and memory]({picture.name})', *found, circumstances])
     draw(picture, measured, blocks)

@@ -22,6 +22,7 @@ import numpy as np
 import tqdm
 
 from benchmarks import environments, speed_report
+from benchmarks.common_flags import OUTPUT, ROUNDS, SEED
 from benchmarks.peer_processes import PeerProcess
 from benchmarks.peers import peer
 from benchmarks.speed_report import Goal, Measured
@@ -127,6 +128,7 @@ TASKS = {
 }
 
 
+_PAGE = 'docs/results/speed.md'  # By default.
 _AGREEMENT = 1e-5
 _WARM_UP_ROUNDS = 2  # In which each client takes part once.
 
@@ -142,19 +144,10 @@ _WORKS = flags.DEFINE_list('works', list(TASKS), 'What to measure.')
 _PEERS = flags.DEFINE_list('peers', list(KINDS), 'Who takes part, beside us.')
 flags.register_validator('works', **_among(list(TASKS)))
 flags.register_validator('peers', **_among(list(KINDS)))
-_ROUNDS = flags.DEFINE_integer(
-  'rounds', None, 'Rounds to measure, by default more of short ones.', lower_bound=1
-)
-_SEED = flags.DEFINE_integer('seed', 0, 'Seed of data and cohorts.', lower_bound=0)
 _ENVIRONMENTS = flags.DEFINE_string(
   'environments',
   'build/benchmark_environments',
   "Where the peers' environments are, and are made.",
-)
-_OUTPUT = flags.DEFINE_string(
-  'output',
-  'docs/results/speed.md',
-  'The page whose numbers are renewed, with a picture and a CSV file beside it.',
 )
 
 
@@ -248,13 +241,13 @@ def main(argv: Sequence[str]) -> None:
     pythons[environment] = environments.python(
       environment, pathlib.Path(_ENVIRONMENTS.value)
     )
-  output = pathlib.Path(_OUTPUT.value)
+  output = pathlib.Path(OUTPUT.value or _PAGE)
   for name, task in tqdm.tqdm(tasks.items(), unit='work'):
-    size, num_rounds = task.num_clients, _ROUNDS.value or task.num_rounds
+    size, num_rounds = task.num_clients, ROUNDS.value or task.num_rounds
     measured = measure(
       task,
-      works.make(task.algorithm, task.model, 2 * size, _SEED.value),
-      works.cohorts(2 * size, size, _WARM_UP_ROUNDS + num_rounds, _SEED.value),
+      works.make(task.algorithm, task.model, 2 * size, SEED.value),
+      works.cohorts(2 * size, size, _WARM_UP_ROUNDS + num_rounds, SEED.value),
       pythons,
       taking_part[name],
     )
