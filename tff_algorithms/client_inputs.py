@@ -1,9 +1,9 @@
 """What a client's argument of `next` is, and how its rows are read on the client.
 
-Either way the client ends up with all its rows as one structure of tensors and with
-a key of its own, from which its randomness is seeded. An ordinary `tf.data` set is
-gathered once; with `from_id` only the client's id travels, and the client reads its
-rows itself, which is the fastest way into a round.
+The client ends up with all its rows as one structure of tensors, and with a key of its
+own, from which its randomness is seeded. An ordinary `tf.data` set is gathered once;
+with `from_id` only the client's id travels, and the client reads its rows itself, which
+is the fastest way into a round. With `from_stream` they are never all in memory.
 """
 
 import collections
@@ -14,6 +14,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_algorithms import checks, streams
+from tff_algorithms.streams import Stream
+
 # More rows than a client can hold in memory: `rebatch` then gives a single batch.
 _ALL_ROWS = 1 << 40
 
@@ -23,7 +26,8 @@ class ClientRows(NamedTuple):
 
   Attributes:
     key: An int64 scalar of its own.
-    rows: A structure of tensors whose leading axis is the client's examples.
+    rows: A structure of tensors whose leading axis is the client's examples, or a
+      `Stream` of such.
     max_steps: Where its local steps are cut in this round, an int32 scalar, or None.
     only_gradient: A boolean scalar where a cohort is split in halves: whether it sends
       a full gradient and no update, or an update and no full gradient. None for both.
@@ -43,9 +47,7 @@ class ClientRows(NamedTuple):
     """The rows that its full gradient is over: none if it sends none."""
     if self.only_gradient is None:
       return self.rows
-    return tf.nest.map_structure(
-      lambda t: t[: tf.where(self.only_gradient, tf.shape(t)[0], 0)], self.rows
-    )
+    return streams.only_if(self.only_gradient, self.rows)
 
 
 class ClientInput(NamedTuple):
@@ -68,25 +70,37 @@ def from_dataset(batch_spec: Any) -> ClientInput:
   Args:
     batch_spec: The structure of `tf.TensorSpec`s of a batch, the leading axis None.
   """
-  for spec in tf.nest.flatten(batch_spec):
-    if not spec.shape[1:].is_fully_defined():
-      raise ValueError(
-        f'All rows must be of one shape, but the batch has {spec}; pad them, or make '
-        'the input with client_inputs.from_id.'
-      )
 
   def load(dataset):
-    # A data set without elements has no single element: one row is added, and dropped.
-    extra = tf.nest.map_structure(
-      lambda spec: tf.zeros([1] + spec.shape[1:], spec.dtype), batch_spec
-    )
-    dataset = dataset.concatenate(tf.data.Dataset.from_tensors(extra))
-    rows = dataset.rebatch(_ALL_ROWS).get_single_element()
-    first = [tf.io.serialize_tensor(t[0]) for t in tf.nest.flatten(rows)]
-    key = _hash(tf.strings.join(first))
-    return ClientRows(key, tf.nest.map_structure(lambda t: t[:-1], rows))
+    rows = _with_extra_row(dataset, batch_spec).rebatch(_ALL_ROWS).get_single_element()
+    return ClientRows(_key(rows), tf.nest.map_structure(lambda t: t[:-1], rows))
 
-  return ClientInput(tff.SequenceType(tff.types.tensorflow_to_type(batch_spec)), load)
+  return ClientInput(_sequence_type(batch_spec), load)
+
+
+def from_stream(batch_spec: Any, rows_at_a_time: int) -> ClientInput:
+  """A data set of batches that may be larger than memory; TFF type `batch*`.
+
+  Its rows pass in parts of `rows_at_a_time`, as often as the algorithm passes over
+  them, and once before that to count them and to look for what is not finite; it must
+  have the same rows every time. How they are batched in it does not matter, but a batch
+  is in memory too. The key is a hash of the first row.
+
+  They are shuffled within their part only, anew in every pass, and the parts come in
+  order: rows that are sorted by label, say, should be mixed where they are stored.
+
+  Args:
+    batch_spec: The structure of `tf.TensorSpec`s of a batch, the leading axis None.
+    rows_at_a_time: The rows of a part, a multiple of the algorithm's `batch_size`.
+      Without shuffling the results do not depend on it.
+  """
+  checks.count(rows_at_a_time, 'rows_at_a_time')
+
+  def load(dataset):
+    first = _with_extra_row(dataset, batch_spec).rebatch(1).take(1).get_single_element()
+    return ClientRows(_key(first), Stream.of(dataset, rows_at_a_time))
+
+  return ClientInput(_sequence_type(batch_spec), load)
 
 
 def from_id(load_rows: Callable[[tf.Tensor], Any]) -> ClientInput:
@@ -164,6 +178,30 @@ def in_halves(clients: Sequence[Any]) -> list[collections.OrderedDict]:
     collections.OrderedDict(client=client, only_gradient=i % 2 == 1)
     for i, client in enumerate(clients)
   ]
+
+
+def _sequence_type(batch_spec: Any) -> tff.SequenceType:
+  for spec in tf.nest.flatten(batch_spec):
+    if not spec.shape[1:].is_fully_defined():
+      raise ValueError(
+        f'All rows must be of one shape, but the batch has {spec}; pad them, or make '
+        'the input with client_inputs.from_id.'
+      )
+  return tff.SequenceType(tff.types.tensorflow_to_type(batch_spec))
+
+
+def _with_extra_row(dataset: tf.data.Dataset, batch_spec: Any) -> tf.data.Dataset:
+  """The data set and one more row: one without elements has no single element."""
+  extra = tf.nest.map_structure(
+    lambda spec: tf.zeros([1] + spec.shape[1:], spec.dtype), batch_spec
+  )
+  return dataset.concatenate(tf.data.Dataset.from_tensors(extra))
+
+
+def _key(rows: Any) -> tf.Tensor:
+  """A hash of the first row."""
+  first = [tf.io.serialize_tensor(t[0]) for t in tf.nest.flatten(rows)]
+  return _hash(tf.strings.join(first))
 
 
 def _hash(text: tf.Tensor) -> tf.Tensor:

@@ -20,6 +20,7 @@ from tff_algorithms import (
   mixed,
   oracles,
   process,
+  streams,
 )
 from tff_algorithms.client_inputs import ClientRows
 from tff_algorithms.local_training import LocalTraining
@@ -45,21 +46,22 @@ class ExampleTransfer(LocalTraining):
   def message(self, server: ServerState) -> local_training.Message:
     rows = mixed.server_rows(server)
     # The server's rows may be fewer: then they repeat. TFF wants to know how many.
-    indices = tf.range(self.num_sent) % local_loop.num_rows(rows)
+    indices = tf.range(self.num_sent) % streams.num_rows(rows)
     examples = tf.nest.map_structure(lambda t: tf.gather(t, indices), rows)
     return super().message(server)._replace(examples=examples)
 
   def work(self, message: local_training.Message, given: ClientRows) -> ClientResult:
+    own_rows = streams.in_memory(given.rows, 'Example transfer')
     seed = local_loop.client_seed(self.seed, message.round_num, given.key)
     order = tf.random.experimental.stateless_shuffle(
       tf.range(self.num_sent),
       _fold_in(seed, 3),  # 0, 1 and 2 are the local loop's.
     )
-    n = tf.cast(local_loop.num_rows(given.rows), tf.float32)
+    n = tf.cast(streams.num_rows(own_rows), tf.float32)
     taken = tf.range(tf.cast(tf.round(self.ratio * n), tf.int32)) % self.num_sent
     rows = tf.nest.map_structure(
       lambda own, sent: tf.concat([own, tf.gather(sent, tf.gather(order, taken))], 0),
-      given.rows,
+      own_rows,
       message.examples,
     )
     return super().work(message, given._replace(rows=rows))

@@ -3,7 +3,8 @@
 Pure TensorFlow without placement: it runs on a client, and could run at the server.
 All rows are one structure of tensors; a step takes its rows by index and the last
 batch of an epoch is simply shorter, which is exact for any loss (a loss that ignores
-sample weights would be silently wrong under padding) and costs nothing.
+sample weights would be silently wrong under padding) and costs nothing. The rows of a
+`Stream` are many such structures, which the same steps run over one after the other.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,9 +12,10 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tff_algorithms import structures
+from tff_algorithms import streams, structures
 from tff_algorithms.models import ModelWeights
 from tff_algorithms.oracles import Oracle
+from tff_algorithms.streams import Stream, ceil_div, num_rows
 from tff_algorithms.structures import Structure
 from tff_algorithms.terms import Step
 
@@ -58,32 +60,23 @@ class FullGradient(NamedTuple):
   metrics: Any
 
 
-def num_rows(rows: Structure) -> tf.Tensor:
-  """How many examples the rows are."""
-  return tf.shape(tf.nest.flatten(rows)[0])[0]
-
-
 def client_seed(run_seed: int, round_num: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
   """The `[2]` seed of a client in a round; the initial weights have [run_seed, 1]."""
   return _fold_in(_fold_in(tf.constant([run_seed, 0], tf.int64), round_num), key)
 
 
-def _ceil_div(a: tf.Tensor, b: Any) -> tf.Tensor:
-  return -(-a // b)
-
-
 def num_local_steps(
-  rows: Structure, batch_size: int, epochs: int, max_steps: int | None
+  rows: Structure | Stream, batch_size: int, epochs: int, max_steps: int | None
 ) -> tf.Tensor:
   """K_i: `epochs` passes over the rows, cut at `max_steps`."""
-  steps = epochs * _ceil_div(num_rows(rows), batch_size)
+  steps = epochs * ceil_div(num_rows(rows), batch_size)
   return steps if max_steps is None else tf.minimum(steps, max_steps)
 
 
 def local_loop(
   oracle: Oracle,
   x: ModelWeights,
-  rows: Structure,
+  rows: Structure | Stream,
   *,
   num_steps: tf.Tensor,
   batch_size: int,
@@ -103,47 +96,62 @@ def local_loop(
     num_steps: How many steps to take, an integer scalar.
     batch_size: How many rows a step takes; the last step of a pass may take fewer.
     seed: A `[2]` integer seed for shuffling and dropout.
-    shuffle: Whether each pass takes the rows in an order of its own.
+    shuffle: Whether each pass takes the rows in an order of its own; those of a stream
+      stay within their part.
     update: (step number from 0, s, y, direction) -> (s, y): the optimizer's step.
     s: The optimizer's state to start from.
     terms: The augmenting gradients, to be summed; `()` for one that adds nothing.
     sum_gradients: Whether to add up the loss gradients.
   """
-  n = num_rows(rows)
-  batches = tf.maximum(_ceil_div(n, batch_size), 1)  # in an epoch
   shuffle_seed, step_seed = _fold_in(seed, 0), _fold_in(seed, 1)
 
-  def order_of(epoch):
-    if not shuffle:
-      return tf.range(n)
-    order_seed = _fold_in(shuffle_seed, epoch)
-    return tf.random.experimental.stateless_shuffle(tf.range(n), order_seed)
+  def steps(start, rows, end, place):
+    """Steps on rows in memory up to number `end`, each on batch b of a pass."""
+    n = num_rows(rows)
 
-  def step(t, y, s, order, sums):
-    epoch, b = t // batches, t % batches
-    if shuffle:
-      order = tf.cond(tf.equal(b, 0), lambda: order_of(epoch), lambda: order)
-    batch = _batch(rows, order, b, batch_size)
-    seed_t = _fold_in(step_seed, t)
+    def order_of(pass_num):
+      order_seed = _fold_in(shuffle_seed, pass_num)
+      return tf.random.experimental.stateless_shuffle(tf.range(n), order_seed)
 
-    def evaluate(weights):
-      return oracle.evaluate(ModelWeights(weights, x.non_trainable), batch, seed_t)
+    def step(t, y, s, sums, order):
+      pass_num, b = place(t)
+      if shuffle:
+        order = tf.cond(tf.equal(b, 0), lambda: order_of(pass_num), lambda: order)
+      batch = _batch(rows, order, b, batch_size)
+      seed_t = _fold_in(step_seed, t)
 
-    g = evaluate(y)
-    step_t = Step(y=y, x=x.trainable, evaluate=evaluate)
-    summands = [a for a in (term(step_t) for term in terms) if a != ()]
-    s, y = update(t, s, y, structures.add(g.gradient, *summands))
-    return t + 1, y, s, order, _accumulate(sums, g, num_rows(batch), sum_gradients)
+      def evaluate(weights):
+        return oracle.evaluate(ModelWeights(weights, x.non_trainable), batch, seed_t)
 
-  def not_done(t, *_):
-    return t < num_steps
+      g = evaluate(y)
+      step_t = Step(y=y, x=x.trainable, evaluate=evaluate)
+      summands = [a for a in (term(step_t) for term in terms) if a != ()]
+      s, y = update(t, s, y, structures.add(g.gradient, *summands))
+      sums = _accumulate(sums, g, num_rows(batch), sum_gradients)
+      return t + 1, y, s, sums, order
 
-  start = (0, x.trainable, s, tf.range(n), _no_sums(oracle, x, rows, sum_gradients))
-  t, y, s, _, sums = tf.while_loop(not_done, step, start)
+    *stop, _ = tf.while_loop(lambda t, *_: t < end, step, (*start, tf.range(n)))
+    return tuple(stop)
+
+  def part_steps(start, numbered_part):
+    (number, part), first = numbered_part, start[0]
+    end = tf.minimum(first + ceil_div(num_rows(part), batch_size), num_steps)
+    # A client of one part has the orders of one whose rows are in memory.
+    return steps(start, part, end, lambda t: (tf.cast(number, tf.int32), t - first))
+
+  start = (0, x.trainable, s, _no_sums(oracle, x, rows, sum_gradients))
+  if isinstance(rows, Stream):
+    parts = rows.parts_of(num_steps, batch_size)
+    t, y, s, sums = streams.reduce(parts, start, part_steps)
+  else:
+    batches = tf.maximum(ceil_div(num_rows(rows), batch_size), 1)  # in an epoch
+    t, y, s, sums = steps(start, rows, num_steps, lambda t: (t // batches, t % batches))
   return Outcome(y, t, s, *sums)
 
 
-def first_gradient(oracle: Oracle, x: ModelWeights, rows: Structure, **how: Any) -> Any:
+def first_gradient(
+  oracle: Oracle, x: ModelWeights, rows: Structure | Stream, **how: Any
+) -> Any:
   """The loss gradient of the first step that `local_loop` would take, 0 without rows.
 
   Args:
@@ -168,7 +176,7 @@ def first_gradient(oracle: Oracle, x: ModelWeights, rows: Structure, **how: Any)
 def full_gradient(
   oracle: Oracle,
   x: ModelWeights,
-  rows: Structure,
+  rows: Structure | Stream,
   batch_size: int,
   seed: tf.Tensor | None = None,
 ) -> FullGradient:
@@ -184,16 +192,30 @@ def full_gradient(
   n = num_rows(rows)
   pass_seed = None if seed is None else _fold_in(seed, 2)  # 0 and 1 are local_loop's.
 
-  def step(t, total, sums):
-    batch = _batch(rows, tf.range(n), t, batch_size)
-    g = oracle.evaluate(x, batch, None if seed is None else _fold_in(pass_seed, t))
-    k = num_rows(batch)
-    total = structures.add(total, structures.scale(k, g.gradient))
-    return t + 1, total, _accumulate(sums, g, k, False)
+  def add(start, rows, end, place):
+    """Adds rows in memory, batch by batch up to number `end`."""
+    order = tf.range(num_rows(rows))
 
-  num_steps = _ceil_div(n, batch_size)
+    def step(t, total, sums):
+      batch = _batch(rows, order, place(t), batch_size)
+      g = oracle.evaluate(x, batch, None if seed is None else _fold_in(pass_seed, t))
+      k = num_rows(batch)
+      total = structures.add(total, structures.scale(k, g.gradient))
+      return t + 1, total, _accumulate(sums, g, k, False)
+
+    return tf.while_loop(lambda t, *_: t < end, step, start)
+
+  def add_part(start, part):
+    first = start[0]
+    end = first + ceil_div(num_rows(part), batch_size)
+    return add(start, part, end, lambda t: t - first)
+
   start = (0, structures.zeros_like(x.trainable), _no_sums(oracle, x, rows, False))
-  _, total, sums = tf.while_loop(lambda t, *_: t < num_steps, step, start)
+  if isinstance(rows, Stream):
+    _, total, sums = streams.reduce(rows.parts, start, add_part)
+  else:
+    end = ceil_div(n, batch_size)
+    _, total, sums = add(start, rows, end, lambda t: t)
   mean = tf.nest.map_structure(
     lambda a: tf.math.divide_no_nan(a, tf.cast(n, a.dtype)), total
   )
@@ -216,7 +238,7 @@ def _no_sums(oracle, x, rows, sum_gradients):
 
   # Traced for its shapes, never run.
   metrics = metrics_of.get_concrete_function(
-    structures.tensor_specs(x), structures.tensor_specs(rows)
+    structures.tensor_specs(x), streams.specs(rows)
   ).structured_outputs
   return (
     structures.zeros_like(x.trainable) if sum_gradients else (),

@@ -9,7 +9,14 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algorithms import checks, local_loop, oracles, schedules, structures
+from tff_algorithms import (
+  checks,
+  local_loop,
+  oracles,
+  schedules,
+  streams,
+  structures,
+)
 from tff_algorithms.client_inputs import ClientRows
 from tff_algorithms.client_optimizers import ClientOptimizer
 from tff_algorithms.mean import MeanFactory
@@ -240,7 +247,7 @@ class LocalTraining(Phase):
 
   def _client(self, message: Message, given: ClientRows) -> Client:
     x = message.weights
-    n = local_loop.num_rows(given.rows)
+    n = streams.num_rows(given.rows)
     seed = local_loop.client_seed(self.seed, message.round_num, given.key)
     return Client(
       weights=x,

@@ -21,6 +21,7 @@ from tff_algorithms import (
   local_loop,
   models,
   oracles,
+  streams,
   structures,
 )
 from tff_algorithms.client_optimizers import Fresh
@@ -129,9 +130,9 @@ class CentralLoss:
 
 def server_rows(server: ServerState) -> Structure:
   """The server's own rows in this round; that there are none stops the round."""
-  rows = server.central()
+  rows = streams.in_memory(server.central(), 'The server')
   some = tf.debugging.assert_greater(
-    local_loop.num_rows(rows), 0, message='The server has no rows in this round.'
+    streams.num_rows(rows), 0, message='The server has no rows in this round.'
   )
   with tf.control_dependencies([some]):
     return tf.nest.map_structure(tf.identity, rows)

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algorithms import client_state_files, local_loop, structures
+from tff_algorithms import client_state_files, streams, structures
 from tff_algorithms.aggregation import Aggregation
 from tff_algorithms.client_inputs import ClientInput
 from tff_algorithms.client_states import ClientState
@@ -170,8 +170,8 @@ class RoundTrip:
     result = self.phase.work(*self._way.receive(sent, given))
     uploads = self._way.upload(result.uploads, result.measurements, given)
     result = result._replace(uploads=uploads)
-    has_examples = local_loop.num_rows(given.rows) > 0
-    finite = structures.all_finite((given.rows, result))
+    has_examples = streams.num_rows(given.rows) > 0
+    finite = structures.all_finite((streams.evidence(given.rows), result))
     kept = has_examples & finite
     result = tf.cond(
       kept,

@@ -19,6 +19,7 @@ import tensorflow_federated as tff
 from tff_algorithms.models import ModelWeights
 from tff_algorithms.oracles import Evaluation
 from tff_algorithms.server_state import ServerState
+from tff_algorithms.streams import Stream
 from tff_algorithms.structures import Structure
 
 
@@ -28,7 +29,7 @@ class Client:
 
   Attributes:
     weights: The server's weights x.
-    rows: All the client's rows.
+    rows: All the client's rows, or a `Stream` of them.
     num_examples: How many there are, in the weights' dtype.
     seed: The client's seed in this round.
     full_gradient: (weights, whether with dropout) -> the `local_loop.FullGradient`
@@ -38,7 +39,7 @@ class Client:
   """
 
   weights: ModelWeights
-  rows: Structure
+  rows: Structure | Stream
   num_examples: tf.Tensor
   seed: tf.Tensor
   full_gradient: Callable[[ModelWeights, bool], Any]

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_algorithms import structures
+from tff_algorithms import streams, structures
 from tff_algorithms.client_inputs import ClientInput, ClientRows
 from tff_algorithms.mean import MeanFactory
 from tff_algorithms.selection import (
@@ -144,7 +144,7 @@ class Rows(Everything):
     @tff.tensorflow.computation(self._client_input.type)
     def keys_of(value):
       # A key must be of some row; `receive` takes out those that are of none.
-      return tf.maximum(self._selection.keys(self._client_input.load(value).rows), 0)
+      return tf.maximum(self._keys(self._client_input.load(value)), 0)
 
     @tff.tensorflow.computation
     def num_rows():
@@ -158,9 +158,12 @@ class Rows(Everything):
     )
     return tff.federated_zip((tff.federated_broadcast(others), rows))
 
+  def _keys(self, given: ClientRows) -> tf.Tensor:
+    return self._selection.keys(streams.in_memory(given.rows, 'A selection'))
+
   def receive(self, sent: Any, given: ClientRows) -> tuple[Any, ClientRows]:
     others, rows = sent
-    keys = self._selection.keys(given.rows)
+    keys = self._keys(given)
     if self._selection.is_simulated:
       pieces = [tf.gather(table, tf.maximum(keys, 0)) for table in rows]
     else:
