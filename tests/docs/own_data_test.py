@@ -65,6 +65,16 @@ def _write_inputs(directory: pathlib.Path) -> None:
     }
     for client in np.unique(clients)
   }
+  (directory / 'phones').mkdir()
+  for client in np.unique(clients):
+    path = directory / 'phones' / f'{client}.tfrecord'
+    with tf.io.TFRecordWriter(str(path)) as writer:
+      for i in np.flatnonzero(clients == client):
+        example = tf.train.Example()
+        example.features.feature['x'].float_list.value.extend(x[i])
+        example.features.feature['y'].int64_list.value.append(labels[i])
+        writer.write(example.SerializeToString())
+
   data = tff.simulation.datasets.TestClientData(images)
   tff_data.write(directory / 'mine.sqlite', {'train': data, 'test': data})
 
@@ -94,7 +104,7 @@ def use(inputs, tmp_path, monkeypatch):
 
 def test_there_is_an_example_of_each_kind():
   assert len(_TASKS) == 7
-  assert len(_BLOCKS) == len(re.findall('^```python', _DOCUMENT, re.M)) == 8
+  assert len(_BLOCKS) == len(re.findall('^```python', _DOCUMENT, re.M)) == 9
   assert f'\n    {_HEADER}\n' in _DOCUMENT
 
 
@@ -145,19 +155,29 @@ def test_the_server_of_an_example_can_be_trained_on_too(use, runtime, tmp_path):
   assert 0 <= row['eval/public_accuracy'] <= 1
 
 
-@pytest.mark.slow
-def test_a_task_is_used_from_python(use, tmp_path):
-  use(_TASKS['Arrays without clients'])
-  (script,) = (block for title, block in _BLOCKS.items() if title not in _TASKS)
+def _printed_losses(title, directory):
+  """What an example that is a program prints."""
   done = subprocess.run(
-    [sys.executable, '-c', script],
-    env={**os.environ, 'PYTHONPATH': f'{_ROOT}:{tmp_path}'},
+    [sys.executable, '-c', _BLOCKS[title]],
+    env={**os.environ, 'PYTHONPATH': f'{_ROOT}:{directory}'},
     capture_output=True,
     text=True,
     timeout=300,
   )
   assert done.returncode == 0, done.stderr
+  return [float(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.slow
+def test_a_task_is_used_from_python(use, tmp_path):
+  use(_TASKS['Arrays without clients'])
+  losses = _printed_losses('From Python', tmp_path)
   # Ten classes, and hardly begun.
-  losses = [float(line) for line in done.stdout.splitlines()]
   assert len(losses) == 2
   assert all(0 < loss < 1.1 * math.log(10) for loss in losses)
+
+
+@pytest.mark.slow
+def test_a_client_larger_than_memory_is_trained_on(use, tmp_path):
+  (loss,) = _printed_losses('A client larger than memory', tmp_path)
+  assert 0 < loss < 2 * math.log(4)
