@@ -37,12 +37,14 @@ class Measured:
     examples: How many examples each round trained on.
     megabytes: The most memory that its processes have had, added up.
     first_round: Seconds from its start to the end of its first round.
+    apart: How far its weights were from ours, in parts of the way they had moved.
   """
 
   seconds: np.ndarray
   examples: np.ndarray
   megabytes: float
   first_round: float
+  apart: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +61,7 @@ class Row:
     megabytes: The most memory.
     first_round: Seconds to the end of the first round.
     times_ours: Its time over ours, the median over rounds.
+    apart: How far its weights were from ours, in parts of the way they had moved.
   """
 
   work: str
@@ -70,6 +73,7 @@ class Row:
   megabytes: float
   first_round: float
   times_ours: float
+  apart: float
 
 
 def rows_of(work: str, measured: Mapping[str, Measured], ours: str) -> list[Row]:
@@ -89,6 +93,7 @@ def rows_of(work: str, measured: Mapping[str, Measured], ours: str) -> list[Row]
       megabytes=own.megabytes,
       first_round=own.first_round,
       times_ours=float(np.median(own.seconds / measured[ours].seconds)),
+      apart=own.apart,
     )
     rows.append(row)
   return rows
@@ -98,7 +103,7 @@ def table(rows: Sequence[Row]) -> str:
   """A Markdown table of what was measured."""
   header = [
     'work', 'by', 'ms a round', 'quartiles', 'rounds a second', 's per 1,000 examples',
-    'peak memory, MB', 'first round after, s', "time over ours",
+    'peak memory, MB', 'first round after, s', 'weights apart', 'time over ours',
   ]  # fmt: skip
   cells = [
     [
@@ -112,6 +117,7 @@ def table(rows: Sequence[Row]) -> str:
       f'{row.per_thousand:.4f}',
       f'{row.megabytes:,.0f}',
       f'{row.first_round:.1f}',
+      f'{row.apart:.0e}',
       f'{row.times_ours:.2f}',
     ]
     for row in rows

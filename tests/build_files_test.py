@@ -12,7 +12,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Other projects that a benchmark is run against; they are not in requirements.txt.
-PEERS = {'fedjax', 'flwr', 'pfl', 'torch'}
+PEERS = {'fedjax', 'flwr', 'pfl', 'ray', 'torch'}
 providers = functools.cache(metadata.packages_distributions)
 RULES = ('py_binary', 'py_library', 'py_test')
 

@@ -22,7 +22,7 @@ class Parts(NamedTuple):
 
   Attributes:
     summed: What is summed in the clear, all of it in one sum: the parts of the default
-      means, and what the client counted.
+      means, plain sums, and what the client counted.
     uploads: What other aggregators take, by name, each an `Upload`.
     counted: What the client counted, where its sum is secure.
   """
@@ -88,8 +88,11 @@ class Aggregation:
       value = uploads[source].value
       # One that shares another's value may have weights of its own.
       weighing = name if name in uploads else source
-      if isinstance(factory, MeanFactory) and self._way.is_whole(value):
+      is_whole = self._way.is_whole(value)
+      if is_whole and isinstance(factory, MeanFactory):
         summed[name] = mean.weigh(value, uploads[weighing].weight)
+      elif is_whole and isinstance(factory, tff.aggregators.SumFactory):
+        summed[name] = value
       else:
         others.update({taken: uploads[taken] for taken in (source, weighing)})
     if self._counts_factory:
@@ -108,7 +111,7 @@ class Aggregation:
         )
 
   def create(self, parts_type: Any) -> None:
-    """Creates the processes of all but the default means, for parts of this type."""
+    """Creates the processes of what is not in the one sum, for parts of this type."""
     names = tff.structure.name_list(parts_type.summed)
     for name, factory in self._factories.items():
       if name in names:
@@ -124,8 +127,8 @@ class Aggregation:
   def _is_weighted(self, upload: str) -> bool:
     """Whether the weight of an upload is used."""
     return any(
-      name not in self._processes or self._processes[name].is_weighted
-      for name in self._factories
+      isinstance(factory, tff.aggregators.WeightedAggregationFactory)
+      for name, factory in self._factories.items()
       if upload in (name, self._source_of(name))
     )
 
@@ -188,7 +191,8 @@ class Aggregation:
     """What the aggregators gave, by name, and what all clients counted."""
     given = dict(aggregates.results)
     for name, sums in dict(aggregates.summed).items():
-      given[name] = sums if name == _COUNTED else mean.divide(sums)
+      is_mean = isinstance(self._factories.get(name), MeanFactory)
+      given[name] = mean.divide(sums) if is_mean else sums
     counted = given.pop(_COUNTED)
     return given, counted
 

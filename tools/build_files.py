@@ -27,7 +27,7 @@ DISTRIBUTIONS = {
   'yaml': ['pyyaml'],
 }
 # Other projects that a benchmark is run against, each in an environment of its own.
-NOT_PINNED = {'fedjax', 'flwr', 'pfl', 'torch'}
+NOT_PINNED = {'fedjax', 'flwr', 'pfl', 'ray', 'torch'}
 # What a source may read from its own directory.
 DATA = {'.csv', '.html', '.yaml'}
 # These look at the whole checkout, which Bazel does not give them.

@@ -226,7 +226,7 @@ def _num_clients(value: Any, value_type: tff.Type | None) -> int | None:
     return None
   parts = tff.structure.from_container(value)
   found = {_num_clients(part, t) for part, t in zip(parts, value_type, strict=True)}
-  numbers = sorted(found - {None})
+  numbers = sorted(number for number in found if number is not None)
   if len(numbers) > 1:
     raise ValueError(f'Conflicting numbers of clients: {numbers}.')
   return numbers[0] if numbers else None

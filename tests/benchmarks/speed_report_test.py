@@ -20,8 +20,10 @@ def _measured(factor=2.5):
   """Ours; and another that takes so many times as long in every round."""
   seconds, examples = np.array([0.1, 0.3, 0.2]), np.array([1000, 1000, 500])
   return {
-    _OURS: Measured(seconds, examples, megabytes=500.0, first_round=4.25),
-    _OTHER: Measured(factor * seconds, examples, megabytes=1250.0, first_round=8.0),
+    _OURS: Measured(seconds, examples, megabytes=500.0, first_round=4.25, apart=0.0),
+    _OTHER: Measured(
+      factor * seconds, examples, megabytes=1250.0, first_round=8.0, apart=2e-6
+    ),
   }
 
 
@@ -53,10 +55,21 @@ def test_ratios_are_of_the_same_rounds():
 
 def test_the_table_has_a_line_for_each_peer():
   header, _, *lines = _cells(speed_report.table(_rows('small')))
-  assert len(header) == 9
+  assert len(header) == 10
   assert lines == [
-    ['small', 'ours', '200', '150 - 250', '5', '0.3000', '500', '4.2', '1.00'],
-    ['small', 'other', '500', '375 - 625', '2', '0.7500', '1,250', '8.0', '2.50'],
+    ['small', 'ours', '200', '150 - 250', '5', '0.3000', '500', '4.2', '0e+00', '1.00'],
+    [
+      'small',
+      'other',
+      '500',
+      '375 - 625',
+      '2',
+      '0.7500',
+      '1,250',
+      '8.0',
+      '2e-06',
+      '2.50',
+    ],
   ]
 
 

@@ -62,13 +62,15 @@ def test_every_peer_has_a_module_and_the_pins_of_its_environment(kind):
 
 
 def test_same_weights_agree_and_others_are_found():
-  ours = [np.array([[3.0], [4.0]]), np.array([0.0])]
-  close = [np.array([[3.0], [4.00001]]), np.array([0.0])]
-  speed.check_agreement({speed.OURS: ours, 'other': close})
-  for number in (4.001, np.nan):
+  start = [np.array([[3.0], [3.0]]), np.array([0.0])]
+  ours = [np.array([[3.0], [4.0]]), np.array([0.0])]  # A way of 1.
+  close = [np.array([[3.0], [4.001]]), np.array([0.0])]
+  found = speed.distances(start, {speed.OURS: ours, 'other': close})
+  assert found == {speed.OURS: 0, 'other': pytest.approx(1e-3)}
+  for number in (4.1, np.nan):
     other = [np.array([[3.0], [number]]), np.array([0.0])]
     with pytest.raises(AssertionError, match='other trains to other weights'):
-      speed.check_agreement({speed.OURS: ours, 'other': other})
+      speed.distances(start, {speed.OURS: ours, 'other': other})
 
 
 class _Fakes:
@@ -93,7 +95,7 @@ def _measure(monkeypatch, arguments, cohorts):
   fakes = _Fakes(arguments)
   monkeypatch.setattr(speed, '_started', fakes.start)
   names = [speed.OURS, *_TASK.peers][: len(arguments)]
-  return fakes, lambda: speed.measure(_TASK, small_work.make(), cohorts, {}, names)
+  return fakes, lambda: speed.measure(small_work.make(), cohorts, {}, names)
 
 
 def _assert_ended(fakes, number):
