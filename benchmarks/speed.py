@@ -23,7 +23,7 @@ import tqdm
 
 from benchmarks import environments, speed_report
 from benchmarks.common_flags import OUTPUT, ROUNDS, SEED
-from benchmarks.peer_processes import PeerProcess
+from benchmarks.peer_processes import PeerFailure, PeerProcess
 from benchmarks.peers import peer
 from benchmarks.speed_report import Goal, Measured
 
@@ -230,6 +230,13 @@ def main(argv: Sequence[str]) -> None:
   """Measures, prints the tables and writes them."""
   if len(argv) > 1:
     raise app.UsageError(f'unexpected {argv[1]!r}.')
+  try:
+    _measure_all()
+  except (PeerFailure, environments.SetupError) as error:
+    sys.exit(f'speed: error: {error}')
+
+
+def _measure_all() -> None:
   from benchmarks import machine, works  # These import TensorFlow.
 
   tasks = {name: TASKS[name] for name in _WORKS.value}

@@ -12,6 +12,7 @@ import pathlib
 import queue
 import sys
 import threading
+import time
 
 import numpy as np
 
@@ -52,7 +53,7 @@ class FlowerPeer(Peer):
       raise ValueError(f'There is no {work.algorithm} here.')
     self._model = torch_models.module(work, exact=True)
     self._initial = ArrayRecord(self._model.state_dict())
-    self._strategy = _FedAvgOnOrder()
+    self._strategy = _FedAvgOnOrder(len(work.clients))
     # Flower would do it in the thread, where Ray cannot handle signals.
     ray.init(include_dashboard=False, logging_level='WARNING')
     self._thread = threading.Thread(
@@ -104,8 +105,9 @@ class _FedAvgOnOrder(FedAvg):
     results: Where it puts the weights after each, and first of all the initial ones.
   """
 
-  def __init__(self) -> None:
+  def __init__(self, num_clients: int) -> None:
     super().__init__(fraction_evaluate=0.0)
+    self._num_clients = num_clients
     self.orders: queue.SimpleQueue[_Order] = queue.SimpleQueue()
     self.results: queue.SimpleQueue[ArrayRecord | Exception] = queue.SimpleQueue()
 
@@ -116,6 +118,12 @@ class _FedAvgOnOrder(FedAvg):
       raise result
     return result
 
+  def _nodes(self, grid: Grid) -> list[int]:
+    """As many nodes as there are clients, once all have come."""
+    while len(nodes := sorted(grid.get_node_ids())) < self._num_clients:
+      time.sleep(0.1)
+    return nodes
+
   def configure_train(
     self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
   ) -> Iterable[Message]:
@@ -124,7 +132,7 @@ class _FedAvgOnOrder(FedAvg):
     if order is None:
       raise _End
     arrays, exact, cohort = order
-    nodes = sorted(grid.get_node_ids())
+    nodes = self._nodes(grid)
     directory = str(pathlib.Path(sys.argv[1]).absolute())
     common = {'directory': directory, 'exact': exact, 'round': server_round}
     messages = []
