@@ -42,12 +42,15 @@ class OwnPeer(Peer):
     self._model = tff_models.model(work)
     self._directory = pathlib.Path(tempfile.mkdtemp(dir=sys.argv[1]))
     rows = tff_models.rows(work)
-    self._input, self._arguments = None, [tff_models.dataset(r, None) for r in rows]
-    if 'tf.data' not in sys.argv[2:]:
-      data = FederatedData.from_clients({str(i): r for i, r in enumerate(rows)})
+    self._input: Any = None
+    self._arguments: Sequence[Any]
+    if 'tf.data' in sys.argv[2:]:
+      self._arguments = [tff_models.dataset(own, None) for own in rows]
+    else:
+      data = FederatedData.from_clients({str(i): own for i, own in enumerate(rows)})
       files = client_files.write(data, self._directory / 'clients')
       self._input = client_inputs.from_id(files.load)
-      self._arguments = list(data.client_ids)
+      self._arguments = data.client_ids
 
   def _process(self, exact: bool) -> Any:
     work = self._work
