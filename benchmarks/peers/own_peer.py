@@ -41,13 +41,17 @@ class OwnPeer(Peer):
     self._work = work
     self._model = tff_models.model(work)
     self._directory = pathlib.Path(tempfile.mkdtemp(dir=sys.argv[1]))
-    rows = tff_models.rows(work)
+    data = FederatedData(
+      [str(i) for i in range(len(work.clients))],
+      lambda client_id: tff_models.rows(work, int(client_id)),
+    )
     self._input: Any = None
     self._arguments: Sequence[Any]
     if 'tf.data' in sys.argv[2:]:
-      self._arguments = [tff_models.dataset(own, None) for own in rows]
+      self._arguments = [
+        tff_models.dataset(data.rows(client_id), None) for client_id in data.client_ids
+      ]
     else:
-      data = FederatedData.from_clients({str(i): own for i, own in enumerate(rows)})
       files = client_files.write(data, self._directory / 'clients')
       self._input = client_inputs.from_id(files.load)
       self._arguments = data.client_ids

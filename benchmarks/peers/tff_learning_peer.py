@@ -16,7 +16,6 @@ class TffLearningPeer(Peer):
 
   def __init__(self, work: Work):
     self._work = work
-    self._rows = tff_models.rows(work)
 
   def _process(self, exact: bool) -> Any:
     work = self._work
@@ -45,8 +44,10 @@ class TffLearningPeer(Peer):
     weights = tff.learning.models.ModelWeights(list(self._work.weights), [])
     self._state = process.set_model_weights(process.initialize(), weights)
     self._datasets = [
-      tff_models.dataset(own, self._work.batch_size, shuffle=not exact)
-      for own in self._rows
+      tff_models.dataset(
+        tff_models.rows(self._work, i), self._work.batch_size, shuffle=not exact
+      )
+      for i in range(len(self._work.clients))
     ]
 
   def round(self, cohort: Sequence[int]) -> None:

@@ -64,15 +64,10 @@ def keras_model(work: Work, exact: bool) -> tf.keras.Model:
   return tf.keras.Sequential([*hidden, layers.Dense(num_classes)])
 
 
-def rows(work: Work) -> list[dict[str, np.ndarray]]:
-  """The clients' rows as models take them."""
-  return [
-    {
-      'x': c.x if work.model == 'lstm' else c.x.astype(np.float32) / np.float32(255),
-      'y': c.y,
-    }
-    for c in work.clients
-  ]
+def rows(work: Work, client: int) -> dict[str, np.ndarray]:
+  """A client's rows as models take them."""
+  x, y = work.clients[client].x, work.clients[client].y
+  return {'x': x if work.model == 'lstm' else x.astype(np.float32) / 255, 'y': y}
 
 
 def dataset(

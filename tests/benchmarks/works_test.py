@@ -60,7 +60,7 @@ def test_weights_and_rows_are_what_the_model_takes(model):
   initial = made.initialize(np.array([0, 0])).trainable
   shapes = [tuple(w.shape) for w in tf.nest.flatten(initial)]
   assert [array.shape for array in work.weights] == shapes
-  rows = tff_models.rows(work)[0]
+  rows = tff_models.rows(work, 0)
   for name, spec in made.input_spec.items():
     assert spec.is_compatible_with(tf.constant(rows[name]))
 

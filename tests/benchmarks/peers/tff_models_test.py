@@ -17,7 +17,7 @@ def test_with_the_same_weights_both_predict_the_same(name):
     array + generator.normal(scale=0.05, size=array.shape).astype(np.float32)
     for array in work.weights
   ]
-  x = tff_models.rows(work)[0]['x'][:6]
+  x = tff_models.rows(work, 0)['x'][:6]
   model = tff_models.model(work)
   like = model.initialize(tf.constant([0, 0])).trainable
   own = ModelWeights(tf.nest.pack_sequence_as(like, weights), ())
@@ -29,7 +29,7 @@ def test_with_the_same_weights_both_predict_the_same(name):
 
 def test_only_what_is_not_exact_drops_out():
   work = works.make('fed_avg', 'cnn', 1, seed=0)
-  x = tff_models.rows(work)[0]['x'][:6]
+  x = tff_models.rows(work, 0)['x'][:6]
   for exact in (True, False):
     model = tff_models.keras_model(work, exact)
     outputs = [model(x, training=training) for training in (True, False)]
