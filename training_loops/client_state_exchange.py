@@ -29,6 +29,7 @@ class ClientStateExchange:
     self._store = store
     self._directory = directory
     self._first = store.first
+    self._taken: set[pathlib.Path] = set()
 
   def restore(self, round_num: int, record: Mapping[str, Any] | None) -> None:
     """Opens the store: see `ClientStateStore.restore`."""
@@ -50,6 +51,10 @@ class ClientStateExchange:
       OSError: If there is no room for the files.
     """
     check_all_different(client_ids)
+    # Written to again, they would first have to get to the disk. Not removed when they
+    # are taken: that may be interrupted, and is then done again.
+    while self._taken:
+      self._taken.pop().unlink(missing_ok=True)
     states = []
     for i, client_id in enumerate(client_ids):
       path = self._directory / str(i)
@@ -74,5 +79,4 @@ class ClientStateExchange:
       if len(content) != len(self._first):
         raise OSError(f'{file} is not whole.')
       self._store.put(client_id.decode(), content)
-      # Written to again, it would first have to get to the disk.
-      file.unlink()
+      self._taken.add(file)
