@@ -71,6 +71,16 @@ def test_the_store_has_the_values(exchange, store):
   assert store.get('a') == client_state_files.to_bytes(value)
 
 
+def test_what_was_taken_can_be_taken_again_until_the_next_round(exchange, store):
+  (a,) = exchange.read(['a'])
+  returned = _return(a, [1, 2, 3])
+  for _ in range(2):  # The first may have been interrupted.
+    exchange.write([returned])
+  exchange.read(['b'])
+  assert not _path(returned).exists()
+  np.testing.assert_array_equal(store.read(['a'])[0].value['c'], [1, 2, 3])
+
+
 def test_a_file_that_is_not_whole_is_not_kept(exchange, store):
   (a,) = exchange.read(['a'])
   with pytest.raises(OSError, match='is not whole'):
