@@ -16,6 +16,7 @@ from tests.training_loops.disturbed_runs import Killed, killed_at, rounds_of
 from training_loops import (
   checkpoints,
   evaluation,
+  plots,
   records,
   results,
   run,
@@ -152,7 +153,7 @@ def test_a_run_that_is_given_more_rounds_is_not_finished_until_they_are_done(
 ):
   path = tmp_path / 'a'
   assert train(_flags(path, rounds=2)).is_finished
-  monkeypatch.setattr(training.plots, 'write_curves', _raise_interrupt)
+  monkeypatch.setattr(plots, 'write_curves', _raise_interrupt)
   with pytest.raises(KeyboardInterrupt):
     train(_flags(path, rounds=4))
   assert not results.load(path).is_finished
