@@ -59,7 +59,7 @@ class WorkerContext(tff.framework.SyncContext):
     executor = self._executor(0 if num_clients is None else num_clients)
     try:
       value, refs = executor.call(compiled, arg, parameter)
-    except Exception:
+    except Exception:  # Whatever it was: what the executor still holds is given up.
       del self._executors[executor.num_clients]
       executor.dispose()
       raise
