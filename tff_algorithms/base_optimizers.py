@@ -195,9 +195,10 @@ class _PairOptimizer(tff.learning.optimizers.Optimizer):
     self._learning_rate = learning_rate
 
   def initialize(self, specs):
+    rate = tf.constant(self._learning_rate, structures.weight_dtype(specs))
     return collections.OrderedDict(
       [
-        (_LEARNING_RATE, tf.constant(self._learning_rate, tf.float32)),
+        (_LEARNING_RATE, rate),
         ('statistics', self._base.init(specs)),
       ]
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow_federated as tff
 
-from tff_algorithms import base_optimizers, server_steps
+from tff_algorithms import base_optimizers, server_steps, structures
 from tff_algorithms.base_optimizers import BaseOptimizer
 from tff_algorithms.server_state import ServerState
 from tff_algorithms.structures import Structure
@@ -39,6 +39,16 @@ class ClientOptimizer(abc.ABC):
   @abc.abstractmethod
   def update(self, state: Any, y: Structure, g: Structure) -> tuple[Any, Structure]:
     """(state, y) after a step along g."""
+
+  def upload(self, x: Structure, y: Structure, state: Any) -> Structure:
+    """What a client sends for its steps from x to y, with the state after them."""
+    del state
+    return structures.subtract(x, y)
+
+  def displacement(self, upload: Structure, server: ServerState) -> Structure:
+    """The mean of x - y_i that follows from the mean of the uploads."""
+    del server
+    return upload
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,8 +24,14 @@ class Proximal(Term):
   def name(self) -> str:
     return 'proximal'
 
+  def anchor(self, step: Step, message: Any) -> Structure:
+    """What y is pulled towards."""
+    del message
+    return step.x
+
   def value(self, step: Step, message: Any, prepared: Any) -> Structure:
-    return structures.scale(self.rho, structures.subtract(step.y, step.x))
+    away = structures.subtract(step.y, self.anchor(step, message))
+    return structures.scale(self.rho, away)
 
 
 def build_fed_prox(

@@ -17,6 +17,7 @@ from tff_algorithms.phases import (
   ClientResult,
   Phase,
   Upload,
+  communication_rounds,
   loss_measurements,
   round_metrics,
 )
@@ -54,6 +55,10 @@ class FullGradient(Phase):
     dropout: Whether the gradients are taken with dropout, as in training; all points
       then see the same masks.
     seed: The run's seed.
+    num_batches: How many batches a client takes its gradient from, those of so many
+      local steps; None for all its rows, each once.
+    communications: How many rounds of communication there are in a round with this
+      phase, to be told in the metrics, or None.
   """
 
   oracle: Oracle
@@ -66,6 +71,12 @@ class FullGradient(Phase):
   )
   dropout: bool = False
   seed: int = 0
+  num_batches: int | None = None
+  communications: int | None = None
+
+  @property
+  def _draws(self) -> bool:
+    return self.dropout or self.num_batches is not None
 
   @property
   def aggregators(self) -> dict[str, tff.aggregators.AggregationFactory]:
@@ -76,15 +87,12 @@ class FullGradient(Phase):
       points=collections.OrderedDict(
         (name, point(server)) for name, point in self.points.items()
       ),
-      round_num=server.round_num if self.dropout else (),
+      round_num=server.round_num if self._draws else (),
     )
 
   def work(self, message: Message, given: ClientRows) -> ClientResult:
-    rows, seed = given.rows_for_gradient, None
-    if self.dropout:
-      seed = local_loop.client_seed(self.seed, message.round_num, given.key)
     outcomes = {
-      name: local_loop.full_gradient(self.oracle, point, rows, self.batch_size, seed)
+      name: self._gradient(message, given, point)
       for name, point in message.points.items()
     }
     uploads = collections.OrderedDict(
@@ -98,6 +106,24 @@ class FullGradient(Phase):
     )
     return ClientResult(uploads, measurements)
 
+  def _gradient(
+    self, message: Message, given: ClientRows, point: ModelWeights
+  ) -> local_loop.FullGradient:
+    rows, seed = given.rows_for_gradient, None
+    if self._draws:
+      seed = local_loop.client_seed(self.seed, message.round_num, given.key)
+    if self.num_batches is None:
+      return local_loop.full_gradient(self.oracle, point, rows, self.batch_size, seed)
+    return local_loop.mean_gradient(
+      self.oracle,
+      point,
+      rows,
+      num_steps=self.num_batches,
+      batch_size=self.batch_size,
+      seed=seed,
+      shuffle=True,
+    )
+
   def finish(self, server: ServerState, means: Any) -> ServerState:
     return self.server_step(server, means)
 
@@ -108,6 +134,9 @@ class FullGradient(Phase):
     old: ServerState,
     new: ServerState,
   ) -> collections.OrderedDict:
+    own = {}
+    if self.communications is not None:
+      own['communication_rounds'] = communication_rounds(self.communications, old)
     return round_metrics(
       self.oracle,
       measurements,
@@ -116,4 +145,5 @@ class FullGradient(Phase):
       num_examples=measurements['num_seen'],
       num_clients=measurements['num_gradients'],
       gradient_norm=structures.global_norm(means[GRADIENT]),
+      **own,
     )

@@ -45,11 +45,11 @@ class Outcome(NamedTuple):
 
 
 class FullGradient(NamedTuple):
-  """What a pass over all rows at one point gave.
+  """What a pass over all rows at one point gave, or one over a number of batches.
 
   Attributes:
     gradient: The gradient of the mean loss over the rows, 0 if there are none.
-    num_seen: How many rows there are.
+    num_seen: How many rows there are, or were seen.
     loss_sum: The sum of their losses.
     metrics: The sums of the oracle's metrics over them.
   """
@@ -149,28 +149,35 @@ def local_loop(
   return Outcome(y, t, s, *sums)
 
 
-def first_gradient(
-  oracle: Oracle, x: ModelWeights, rows: Structure | Stream, **how: Any
-) -> Any:
-  """The loss gradient of the first step that `local_loop` would take, 0 without rows.
+def mean_gradient(
+  oracle: Oracle,
+  x: ModelWeights,
+  rows: Structure | Stream,
+  *,
+  num_steps: tf.Tensor,
+  **how: Any,
+) -> FullGradient:
+  """The mean of the loss gradients on the batches of so many steps, all at x.
 
   Args:
     oracle: What gives the gradients.
-    x: The weights to start from.
+    x: The weights.
     rows: The rows.
+    num_steps: How many steps; without any, or without rows, the gradient is 0.
     **how: batch_size, seed and shuffle, as in `local_loop`.
   """
   stays = local_loop(
     oracle,
     x,
     rows,
-    num_steps=tf.minimum(num_rows(rows), 1),
+    num_steps=tf.where(num_rows(rows) > 0, num_steps, 0),
     update=lambda t, s, y, g: (s, y),
     s=(),
     sum_gradients=True,
     **how,
   )
-  return stays.gradient_sum
+  gradient = _divided(stays.gradient_sum, stays.num_steps)
+  return FullGradient(gradient, stays.num_seen, stays.loss_sum, stays.metrics)
 
 
 def full_gradient(
@@ -216,10 +223,14 @@ def full_gradient(
   else:
     end = ceil_div(n, batch_size)
     _, total, sums = add(start, rows, end, lambda t: t)
-  mean = tf.nest.map_structure(
+  return FullGradient(_divided(total, n), *sums[1:])
+
+
+def _divided(total, n):
+  """A mean from a sum; 0 of nothing."""
+  return tf.nest.map_structure(
     lambda a: tf.math.divide_no_nan(a, tf.cast(n, a.dtype)), total
   )
-  return FullGradient(mean, *sums[1:])
 
 
 def _batch(rows, order, b, batch_size):

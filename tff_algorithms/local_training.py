@@ -1,7 +1,7 @@
 """The phase in which clients train: broadcast x, loop there, step at the server."""
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 import functools
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ from tff_algorithms.phases import (
   ClientResult,
   Phase,
   Upload,
+  communication_rounds,
   loss_measurements,
   round_metrics,
 )
@@ -38,13 +39,23 @@ DELTA = 'delta'
 
 
 class Message(NamedTuple):
-  """What a client is sent: x, what belongs to the optimizer and the terms, and rows."""
+  """What a client is sent: x, what belongs to the optimizer and the terms, and rows.
+
+  Attributes:
+    round_num: The number of the round.
+    weights: x.
+    optimizer: What belongs to the client optimizer.
+    terms: What belongs to each of the terms.
+    examples: Rows of the server's, if it sends some.
+    num_steps: How many steps to take, where the server says so.
+  """
 
   round_num: tf.Tensor
   weights: ModelWeights
   optimizer: Any
   terms: tuple
   examples: Any = ()
+  num_steps: Any = ()
 
 
 def client_weight(weighting: str, num_examples: tf.Tensor) -> tf.Tensor:
@@ -87,8 +98,12 @@ class LocalTraining(Phase):
     shuffle: Whether each pass has an order of its own.
     weighting: The weight of a client in the mean, 'examples' or 'uniform'.
     schedule: The factor on the client learning rate, or None.
-    aggregator: For x - y_i.
+    aggregator: For x - y_i, or what the client optimizer uploads in its place.
     seed: The run's seed.
+    local_steps: The server's state -> how many steps every client takes that has rows,
+      in the place of `epochs` and `max_steps`; None for these.
+    communications: How many rounds of communication a round counts for, to be told in
+      the metrics, or None.
     num_gradient_points: How many points half of a split cohort is sent to take full
       gradients at, and nothing else; 0 for a cohort that is not split.
     step_flops: What a local step costs, to be told in the metrics, or None.
@@ -106,6 +121,8 @@ class LocalTraining(Phase):
   schedule: schedules.Schedule | None
   aggregator: tff.aggregators.AggregationFactory
   seed: int
+  local_steps: Callable[[ServerState], tf.Tensor] | None = None
+  communications: int | None = None
   num_gradient_points: int = 0
   step_flops: int | None = None
 
@@ -155,6 +172,7 @@ class LocalTraining(Phase):
         term.message(state, server)
         for term, state in zip(self.terms, server.terms, strict=True)
       ),
+      num_steps=() if self.local_steps is None else self.local_steps(server),
     )
 
   def is_usable(self, server: ServerState) -> tf.Tensor:
@@ -204,7 +222,7 @@ class LocalTraining(Phase):
       self.oracle,
       x,
       given.rows,
-      num_steps=tf.where(trains, self._num_steps(given), 0),
+      num_steps=tf.where(trains, self._num_steps(message, given), 0),
       batch_size=self.batch_size,
       seed=client.seed,
       shuffle=self.shuffle,
@@ -216,7 +234,7 @@ class LocalTraining(Phase):
         for term, sent, made in zip(self.terms, message.terms, prepared, strict=True)
       ],
     )
-    delta = structures.subtract(x.trainable, outcome.weights)
+    delta = optimizer.upload(x.trainable, outcome.weights, outcome.s)
     n = tf.where(trains, client.num_examples, tf.zeros_like(client.num_examples))
     weight = client_weight(self.weighting, n)
     uploads = collections.OrderedDict({DELTA: Upload(delta, weight)})
@@ -225,7 +243,8 @@ class LocalTraining(Phase):
         uploads[f'{term.name}_{name}'] = upload
       if term.name in kept:
         kept[term.name] = term.next_client_state(own, made, outcome)
-    norm, weight = structures.global_norm(delta), tf.cast(weight, tf.float32)
+    norm = structures.global_norm(structures.subtract(x.trainable, outcome.weights))
+    weight = tf.cast(weight, tf.float32)
     measurements = collections.OrderedDict(
       loss_measurements(outcome),
       num_examples=tf.cast(n, tf.float32),
@@ -237,7 +256,9 @@ class LocalTraining(Phase):
     )
     return ClientResult(uploads, measurements, kept or ())
 
-  def _num_steps(self, given: ClientRows) -> tf.Tensor:
+  def _num_steps(self, message: Message, given: ClientRows) -> tf.Tensor:
+    if self.local_steps is not None:
+      return tf.where(streams.num_rows(given.rows) > 0, message.num_steps, 0)
     num_steps = local_loop.num_local_steps(
       given.rows, self.batch_size, self.epochs, self.max_steps
     )
@@ -261,13 +282,16 @@ class LocalTraining(Phase):
         self.batch_size,
         seed if dropout else None,
       ),
-      first_gradient=lambda: local_loop.first_gradient(
-        self.oracle,
-        x,
-        given.rows,
-        batch_size=self.batch_size,
-        seed=seed,
-        shuffle=self.shuffle,
+      first_gradient=lambda: (
+        local_loop.mean_gradient(
+          self.oracle,
+          x,
+          given.rows,
+          num_steps=1,
+          batch_size=self.batch_size,
+          seed=seed,
+          shuffle=self.shuffle,
+        ).gradient
       ),
     )
 
@@ -300,10 +324,13 @@ class LocalTraining(Phase):
       # mean ||y_i - ybar||^2 = mean ||y_i - x||^2 - ||ybar - x||^2, so that one
       # aggregation is enough; exact where the aggregator is a plain mean.
       mean_square = measurements['weighted_square_sum'] / measurements['weight_sum']
-      spread_square = mean_square - tf.square(structures.global_norm(means[DELTA]))
+      mean = self.client_optimizer.displacement(means[DELTA], old)
+      spread_square = mean_square - tf.square(structures.global_norm(mean))
       own['client_spread'] = tf.sqrt(tf.maximum(spread_square, 0.0))
     if self.step_flops is not None:
       own['client_flops'] = self.step_flops * client_steps
+    if self.communications is not None:
+      own['communication_rounds'] = communication_rounds(self.communications, old)
     return round_metrics(
       self.oracle,
       measurements,

@@ -81,14 +81,15 @@ class CentralLoss:
 
   def first_gradient(self, server: ServerState) -> Structure:
     """g_c(x; B_c) on the first central batch, not clipped."""
-    return local_loop.first_gradient(
+    return local_loop.mean_gradient(
       self.oracle,
       server.weights,
       self._rows(server),
+      num_steps=1,
       batch_size=self.batch_size,
       seed=self._seed(server),
       shuffle=False,
-    )
+    ).gradient
 
   def train(
     self,

@@ -57,6 +57,11 @@ class Oracle(abc.ABC):
     """Whether a batch with one seed sees the same randomness every time."""
     return True
 
+  @property
+  def is_gradient_mapping(self) -> bool:
+    """Whether what it gives for a gradient is that of `saddle_point`."""
+    return False
+
 
 class ModelLoss(Oracle):
   """The loss of a model and its gradient."""
@@ -115,29 +120,56 @@ def as_oracle(
   return objective if isinstance(objective, Oracle) else ModelLoss(objective)
 
 
-class WeightLoss(Oracle):
-  """A loss of the weights alone, such as a regularizer: it needs no rows."""
+class FunctionLoss(Oracle):
+  """A pure function of weights and a batch, and its gradient."""
 
-  def __init__(self, loss: Callable[[ModelWeights], tf.Tensor]):
-    self._loss = loss
+  def __init__(
+    self,
+    function: Callable[[ModelWeights, Any, Any], tf.Tensor],
+    initialize: Callable[[Any], ModelWeights],
+    batch_spec: Any,
+  ):
+    """Initializes the oracle.
+
+    Args:
+      function: (weights, batch, seed) -> the mean over the batch, a scalar.
+      initialize: seed -> the weights to start from.
+      batch_spec: The structure of `tf.TensorSpec`s of a batch; the leading axis is
+        None.
+    """
+    self._function = function
+    self._initialize = initialize
+    self._batch_spec = batch_spec
 
   @property
   def batch_spec(self) -> Any:
-    return ()
+    return self._batch_spec
 
   def initial_weights(self, seed: Any) -> ModelWeights:
-    raise ValueError('A loss of the weights alone has none to start from.')
+    return self._initialize(seed)
 
   def evaluate(self, weights: ModelWeights, batch: Any, seed: Any) -> Evaluation:
-    del batch, seed
-    loss, gradient = _value_and_gradient(lambda: self._loss(weights), weights)
+    loss, gradient = _value_and_gradient(
+      lambda: self._function(weights, batch, seed), weights
+    )
     return Evaluation(loss, gradient, collections.OrderedDict())
 
   def finalize_metrics(self, sums: Any) -> collections.OrderedDict:
     return collections.OrderedDict()
 
 
-class _Altered(Oracle):
+class WeightLoss(FunctionLoss):
+  """A loss of the weights alone, such as a regularizer: it needs no rows."""
+
+  def __init__(self, loss: Callable[[ModelWeights], tf.Tensor]):
+    super().__init__(lambda weights, batch, seed: loss(weights), _no_start, ())
+
+
+def _no_start(seed: Any) -> ModelWeights:
+  raise ValueError('A loss of the weights alone has none to start from.')
+
+
+class Altered(Oracle):
   """An oracle that is another in all but its evaluations."""
 
   def __init__(self, oracle: Oracle):
@@ -146,6 +178,10 @@ class _Altered(Oracle):
   @property
   def is_repeatable(self) -> bool:
     return self._oracle.is_repeatable
+
+  @property
+  def is_gradient_mapping(self) -> bool:
+    return self._oracle.is_gradient_mapping
 
   @property
   def batch_spec(self) -> Any:
@@ -158,7 +194,7 @@ class _Altered(Oracle):
     return self._oracle.finalize_metrics(sums)
 
 
-class Weighted(_Altered):
+class Weighted(Altered):
   """w f: the gradient times a weight; what is told of the loss stays that of f."""
 
   def __init__(self, weight: Any, oracle: Oracle):
@@ -170,7 +206,7 @@ class Weighted(_Altered):
     return of_f._replace(gradient=structures.scale(self._weight, of_f.gradient))
 
 
-class Clipped(_Altered):
+class Clipped(Altered):
   """f with its gradients on batches scaled down to a norm where theirs is larger."""
 
   def __init__(self, norm: float, oracle: Oracle):
@@ -182,7 +218,28 @@ class Clipped(_Altered):
     return of_f._replace(gradient=structures.clip(of_f.gradient, self._norm))
 
 
-class Sum(_Altered):
+class Extrapolated(Altered):
+  """f with its gradients taken a step of its own further on, on the same batch.
+
+      g(w - rate g(w))
+
+  Loss and metrics are those at w.
+  """
+
+  def __init__(self, rate: float, oracle: Oracle):
+    super().__init__(oracle)
+    self._rate = rate
+
+  def evaluate(self, weights: ModelWeights, batch: Any, seed: Any) -> Evaluation:
+    here = self._oracle.evaluate(weights, batch, seed)
+    step = structures.scale(self._rate, here.gradient)
+    there = ModelWeights(
+      structures.subtract(weights.trainable, step), weights.non_trainable
+    )
+    return here._replace(gradient=self._oracle.evaluate(there, batch, seed).gradient)
+
+
+class Sum(Altered):
   """f + h, where h needs no rows; loss and metrics are those of f alone."""
 
   def __init__(self, f: Oracle, h: Oracle):
@@ -199,7 +256,7 @@ class Sum(_Altered):
     return of_f._replace(gradient=structures.add(of_f.gradient, of_h.gradient))
 
 
-class _Inference(_Altered):
+class _Inference(Altered):
   """See `without_dropout`."""
 
   @property

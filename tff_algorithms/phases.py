@@ -140,3 +140,8 @@ def round_metrics(
   metrics.update(oracle.finalize_metrics(measurements['metrics']))
   metrics.update(loss=loss, update_norm=structures.global_norm(update), **own)
   return metrics
+
+
+def communication_rounds(a_round: int, old: ServerState) -> tf.Tensor:
+  """How many rounds of communication there have been, a number of them a round."""
+  return tf.cast(a_round * (old.round_num + 1), tf.float32)

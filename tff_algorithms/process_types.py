@@ -136,7 +136,7 @@ def model_weights(state: State) -> ModelWeights:
 
   Such a call ships the whole state there and the model back, seconds for a large one.
   """
-  return state.server.weights
+  return state.server.output
 
 
 def accessors(
@@ -150,7 +150,7 @@ def accessors(
 
   @tff.tensorflow.computation(state_type, state_type.server.weights)
   def set_model_weights(state, weights):
-    return state._replace(server=state.server._replace(weights=weights))
+    return state._replace(server=state.server.with_output(weights))
 
   @tff.tensorflow.computation(state_type)
   def get_hparams(state):

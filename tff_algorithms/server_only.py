@@ -34,6 +34,8 @@ def build_server_only(
   optimizer: tff.learning.optimizers.Optimizer,
   mvr_a: float | None = None,
   batch_size: int = 512,
+  num_batches: int | None = None,
+  communications: int | None = None,
   weighting: str = 'examples',
   schedule: schedules.Schedule | None = None,
   aggregator: tff.aggregators.AggregationFactory | None = None,
@@ -52,14 +54,18 @@ def build_server_only(
       any of TFF's.
     mvr_a: The a of MVR, above 0 and at most 1, for m to be stepped with, usually by
       SGD; None for the gradient itself.
-    batch_size: The rows that a client takes at a time; memory, not mathematics.
+    batch_size: The rows that a client takes at a time; memory, not mathematics, unless
+      there is a `num_batches`.
+    num_batches: How many batches a client takes its gradient from; None for all rows.
+    communications: How many rounds of communication a round counts for, to be told in
+      the metrics, or None.
     weighting: 'examples', or 'uniform' over the clients that have any.
     schedule: Round -> factor on the optimizer's learning rate.
     aggregator: For the gradients, their (weighted) mean by default.
     metrics_aggregator: For the sums behind the metrics and the number of clients: a
       plain or a secure sum.
     client_input: What the clients' argument is, an ordinary data set by default.
-    seed: The run's seed, for the initial weights.
+    seed: The run's seed, for the initial weights and the batches.
   """
   oracle = oracles.as_oracle(model)
   mean = local_training.mean_aggregator(aggregator, weighting)
@@ -83,6 +89,11 @@ def build_server_only(
     weighting=weighting,
     aggregator=mean,
     points=points,
+    seed=seed,
+    num_batches=None
+    if num_batches is None
+    else checks.count(num_batches, 'num_batches'),
+    communications=communications,
   )
   return process.build_learning_process(
     server_steps.initial_state(

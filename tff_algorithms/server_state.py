@@ -1,11 +1,22 @@
 """What an algorithm keeps at the server."""
 
 import collections
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import tensorflow as tf
 
 from tff_algorithms.models import ModelWeights
+
+
+@runtime_checkable
+class Output(Protocol):
+  """The state of a term that says what model comes out, given x."""
+
+  def output(self, weights: ModelWeights) -> ModelWeights:
+    """The model that comes out."""
+
+  def started_again(self) -> 'Output':
+    """The state with which x itself comes out."""
 
 
 class ServerState(NamedTuple):
@@ -27,3 +38,19 @@ class ServerState(NamedTuple):
   terms: tuple
   hparams: collections.OrderedDict
   central: Any = ()
+
+  @property
+  def output(self) -> ModelWeights:
+    """The model that comes out: x, unless the state of a term says another."""
+    for state in self.terms:
+      if isinstance(state, Output):
+        return state.output(self.weights)
+    return self.weights
+
+  def with_output(self, weights: ModelWeights) -> 'ServerState':
+    """The state with this model for x, which is then what comes out."""
+    terms = tuple(
+      state.started_again() if isinstance(state, Output) else state
+      for state in self.terms
+    )
+    return self._replace(weights=weights, terms=terms)

@@ -42,6 +42,7 @@ def initial_state(
     # [seed, 0] seeds the rounds: see local_loop.client_seed.
     weights = oracle.initial_weights(tf.constant([seed, 1], tf.int64))
     specs = structures.tensor_specs(weights.trainable)
+    dtype = structures.weight_dtype(specs)
     base_optimizers.check_fits(optimizer, specs, optimizer_name)
     return ServerState(
       round_num=tf.constant(0),
@@ -49,8 +50,7 @@ def initial_state(
       optimizer=optimizer.initialize(specs),
       terms=tuple(term.init(weights) for term in terms),
       hparams=collections.OrderedDict(
-        (name, tf.constant(value, tf.float32))
-        for name, value in (hparams or {}).items()
+        (name, tf.constant(value, dtype)) for name, value in (hparams or {}).items()
       ),
     )
 

@@ -173,11 +173,11 @@ def test_the_full_gradient_is_that_of_rows_in_memory(
 
 
 @pytest.mark.parametrize('n', [0, 5])
-def test_the_first_gradient_is_that_of_rows_in_memory(n):
+def test_the_mean_gradient_of_steps_is_that_of_rows_in_memory(n):
   rows = problems.classification_rows(n)
-  how = dict(batch_size=2, seed=_SEED, shuffle=False)
+  how = dict(num_steps=2, batch_size=2, seed=_SEED, shuffle=False)
   gradients = [
-    local_loop.first_gradient(oracles.ModelLoss(_MODEL), _X, given_rows, **how)
+    local_loop.mean_gradient(oracles.ModelLoss(_MODEL), _X, given_rows, **how)
     for given_rows in (_stream(rows, 4), rows)
   ]
   _assert_equal(*gradients)

@@ -1,0 +1,237 @@
+"""SCAFFOLD-Catalyst-S: Hou et al. 2021, Algorithms 3 and 5.
+
+In meta-iteration t clients have
+    f_i^theta(x, y) = f_i(x, y) + theta/2 ||x - xbar||^2 - theta/2 ||y - ybar||^2
+so that                 G_i^theta(z) = G_i(z) + theta (z - zbar)
+and at its end          zbar <- SCAFFOLD-S({f_i^theta}), started at zbar
+
+It is SCAFFOLD-S with one more term, FedProx's, anchored at zbar: the correction of
+SCAFFOLD-S is the same for f_i^theta and f_i. When a meta-iteration ends is a rule
+of its own, asked as soon as the mean of the G_i(z~) is known.
+"""
+
+import abc
+from collections.abc import Sequence
+import dataclasses
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_algorithms import (
+  checks,
+  mime,
+  models,
+  oracles,
+  saddle_framework,
+  saddle_point,
+  structures,
+)
+from tff_algorithms.fed_prox import Proximal
+from tff_algorithms.models import ModelWeights
+from tff_algorithms.server_state import ServerState
+from tff_algorithms.structures import Structure
+from tff_algorithms.terms import Step, Term
+
+
+class MetaIteration(NamedTuple):
+  """Where the meta-iterations are.
+
+  Attributes:
+    t: How many there have been, an int32 scalar.
+    zbar: What this one started from.
+    inner_rounds: How many rounds of SCAFFOLD-S it has begun.
+    start_norm: ||G(zbar)||, the norm of the sub-problem's gradient mapping there.
+  """
+
+  t: tf.Tensor
+  zbar: Structure
+  inner_rounds: tf.Tensor
+  start_norm: tf.Tensor
+
+
+class Stopping(abc.ABC):
+  """When SCAFFOLD-S has solved a sub-problem well enough; never before a round of it."""
+
+  @abc.abstractmethod
+  def is_solved(
+    self, meta: MetaIteration, z: Structure, norm: tf.Tensor, theta: float
+  ) -> tf.Tensor:
+    """Whether it has.
+
+    Args:
+      meta: Where the meta-iterations are.
+      z: z~, where SCAFFOLD-S has got.
+      norm: ||G^theta(z~)||.
+      theta: theta.
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class InnerRounds(Stopping):
+  """After a fixed number of rounds."""
+
+  rounds: int
+
+  def __post_init__(self) -> None:
+    checks.count(self.rounds, 'inner_rounds')
+
+  def is_solved(self, meta, z, norm, theta):
+    return meta.inner_rounds >= self.rounds
+
+
+@dataclasses.dataclass(frozen=True)
+class SufficientDecrease(Stopping):
+  """Once ||G^theta(z~)|| is at most so many times what it was: appendix F's heuristic.
+
+  A saddle function has no value to decrease; the norm of its gradient mapping has.
+  """
+
+  factor: float = 0.5
+
+  def __post_init__(self) -> None:
+    if not 0 < self.factor < 1:
+      raise ValueError(f'factor must be between 0 and 1, found {self.factor}.')
+
+  def is_solved(self, meta, z, norm, theta):
+    return norm <= self.factor * meta.start_norm
+
+
+@dataclasses.dataclass(frozen=True)
+class ProxAccuracy(Stopping):
+  """Once ||z~ - prox(zbar)||^2 <= (mu / (2 (theta + mu)))^2 epsilon: Algorithm 5.
+
+  Attributes:
+    objective: What has `prox` and `convexity`, mu.
+    epsilon: The accuracy asked of the last zbar.
+  """
+
+  objective: saddle_point.GradientMapping
+  epsilon: float
+
+  def __post_init__(self) -> None:
+    checks.positive(self.epsilon, 'epsilon')
+    known = (
+      getattr(self.objective, 'prox', None),
+      getattr(self.objective, 'convexity', None),
+    )
+    if None in known:
+      raise ValueError(
+        'To stop by the accuracy of the prox takes an objective that knows its prox '
+        'and its convexity: see saddle_point.GradientMapping.'
+      )
+
+  def is_solved(self, meta, z, norm, theta):
+    mu = self.objective.convexity
+    away = structures.subtract(z, self.objective.prox(meta.zbar, theta))
+    distance = _norm(away)
+    return tf.square(distance) <= (mu / (2 * (theta + mu))) ** 2 * self.epsilon
+
+
+def _norm(z: Structure) -> tf.Tensor:
+  """||z|| in the dtype of z: small steps of large sums decide."""
+  return tf.sqrt(
+    tf.add_n([tf.reduce_sum(tf.square(part)) for part in tf.nest.flatten(z)])
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Catalyst(Proximal):
+  """a = theta (z_i - zbar); the server keeps zbar.
+
+  Attributes:
+    stopping: When zbar moves.
+  """
+
+  stopping: Stopping
+
+  name = 'catalyst'
+
+  def init(self, weights: ModelWeights) -> MetaIteration:
+    zbar = tf.nest.map_structure(tf.identity, weights.trainable)
+    return MetaIteration(
+      tf.constant(0), zbar, tf.constant(0), tf.zeros([], structures.weight_dtype(zbar))
+    )
+
+  def message(self, state: MetaIteration, server: ServerState) -> Structure:
+    del server
+    return state.zbar
+
+  def anchor(self, step: Step, message: Structure) -> Structure:
+    return message
+
+  def next_round(
+    self, meta: MetaIteration, z: Structure, c: Structure
+  ) -> MetaIteration:
+    """The meta-iteration that a round at z = z~ belongs to, c being G(z~)."""
+    norm = _norm(self._gradient(meta, z, c))
+    solved = (meta.inner_rounds > 0) & self.stopping.is_solved(meta, z, norm, self.rho)
+    moved = MetaIteration(meta.t + 1, z, tf.zeros_like(meta.inner_rounds), _norm(c))
+    meta = structures.select(solved, moved, meta)
+    starts = tf.equal(meta.inner_rounds, 0)
+    return meta._replace(
+      inner_rounds=meta.inner_rounds + 1,
+      start_norm=tf.where(starts, _norm(c), meta.start_norm),
+    )
+
+  def _gradient(self, meta: MetaIteration, z: Structure, c: Structure) -> Structure:
+    """G^theta(z)."""
+    return structures.add(
+      c, structures.scale(self.rho, structures.subtract(z, meta.zbar))
+    )
+
+  def metrics(self, state: MetaIteration, means: Any, server: ServerState) -> Any:
+    c = server.terms[0].c
+    gradient = self._gradient(state, server.weights.trainable, c)
+    return {
+      'meta_iterations': tf.cast(state.t, tf.float32),
+      'inner_rounds': tf.cast(state.inner_rounds, tf.float32),
+      'subproblem_gradient_norm': structures.global_norm(gradient),
+    }
+
+
+def build_scaffold_catalyst_s(
+  objective: models.Model | oracles.Oracle,
+  *,
+  theta: float,
+  stopping: Stopping | None = None,
+  client_learning_rate: float,
+  batch_size: int,
+  terms: Sequence[Term] = (),
+  **arguments: Any,
+) -> tff.learning.templates.LearningProcess:
+  """Builds SCAFFOLD-Catalyst-S, in two phases a round; theta = 0 is SCAFFOLD-S.
+
+  `next` is `(<S@SERVER, {batch*}@CLIENTS> -> <state=S@SERVER, metrics=M@SERVER>)`; see
+  `process.build_learning_process` for S and M.
+
+  Args:
+    objective: A model whose trainable weights are a `saddle_point.SaddlePoint`, or an
+      oracle of gradient mappings.
+    theta: The strength of the regularization, 0 or above.
+    stopping: When a sub-problem is solved; once the norm of its gradient mapping is
+      half of what it was, by default.
+    client_learning_rate: gamma_l.
+    batch_size: The rows of a local step.
+    terms: Augmenting gradients to add to the local step.
+    **arguments: More arguments of `saddle_framework.build`: `local_steps`,
+      `sync_probability`, `server_learning_rate`, ...
+  """
+  catalyst = Catalyst(
+    checks.not_negative(theta, 'theta'), stopping or SufficientDecrease()
+  )
+
+  def gathered(server: ServerState) -> ServerState:
+    c, meta, *rest = server.terms
+    meta = catalyst.next_round(meta, server.weights.trainable, c.c)
+    return server._replace(terms=(c, meta, *rest))
+
+  return saddle_framework.build(
+    objective,
+    client_learning_rate=client_learning_rate,
+    batch_size=batch_size,
+    control_variate=mime.CurrentControlVariate,
+    gathered=gathered,
+    terms=[catalyst, *terms],
+    **arguments,
+  )
