@@ -169,7 +169,8 @@ class SummedDescent(ClientOptimizer):
 
   def start(self, message: Any, specs: Structure) -> _Descent:
     zeros = tf.nest.map_structure(lambda s: tf.zeros(s.shape, s.dtype), specs)
-    return _Descent(*message, zeros, () if self.rho is None else zeros)
+    rate, k = message
+    return _Descent(rate, k, zeros, () if self.rho is None else zeros)
 
   def update(
     self, state: _Descent, y: Structure, g: Structure
@@ -260,26 +261,24 @@ def build(
   gradient_mean = local_training.mean_aggregator(
     gradient_aggregator, weighting, 'gradient_aggregator'
   )
-  first = []
+  first: list[Term] = []
+  phases: list[Phase] = []
   if control_variate is not None:
     # With the randomness of a local step: without it a GAN would have no noise.
-    first.append(
-      control_variate(weighting=weighting, aggregator=gradient_mean, dropout=True)
-    )
-  all_terms = [*first, *terms, LocalIterations(steps, weighting, rho)]
-  optimizer = base_optimizers.as_tff_optimizer(base_optimizers.sgd(), gamma_g)
-  phases: list[Phase] = [
-    full_gradient.FullGradient(
+    c = control_variate(weighting=weighting, aggregator=gradient_mean, dropout=True)
+    gradients = full_gradient.FullGradient(
       oracle=oracle,
-      server_step=lambda server, means, c=c: gathered(c.store(server, means)),
+      server_step=lambda server, means: gathered(c.store(server, means)),
       batch_size=batch_size,
       weighting=weighting,
       aggregator=gradient_mean,
       dropout=True,
       seed=seed,
     )
-    for c in first
-  ]
+    first.append(c)
+    phases.append(gradients)
+  all_terms = [*first, *terms, LocalIterations(steps, weighting, rho)]
+  optimizer = base_optimizers.as_tff_optimizer(base_optimizers.sgd(), gamma_g)
   training = local_training.LocalTraining(
     oracle=oracle,
     server_step=server_steps.optimizer_step(optimizer, local_training.DELTA),

@@ -11,7 +11,7 @@ of its own, asked as soon as the mean of the G_i(z~) is known.
 """
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 from typing import Any, NamedTuple
 
@@ -24,7 +24,6 @@ from tff_algorithms import (
   models,
   oracles,
   saddle_framework,
-  saddle_point,
   structures,
 )
 from tff_algorithms.fed_prox import Proximal
@@ -50,21 +49,28 @@ class MetaIteration(NamedTuple):
   start_norm: tf.Tensor
 
 
+class SubProblem(NamedTuple):
+  """What is known of f^theta when it is asked whether it is solved.
+
+  Attributes:
+    meta: The meta-iteration.
+    z: z~, where SCAFFOLD-S has got.
+    norm: ||G^theta(z~)||.
+    theta: theta.
+  """
+
+  meta: MetaIteration
+  z: Structure
+  norm: tf.Tensor
+  theta: float
+
+
 class Stopping(abc.ABC):
-  """When SCAFFOLD-S has solved a sub-problem well enough; never before a round of it."""
+  """When SCAFFOLD-S has solved a sub-problem well enough."""
 
   @abc.abstractmethod
-  def is_solved(
-    self, meta: MetaIteration, z: Structure, norm: tf.Tensor, theta: float
-  ) -> tf.Tensor:
-    """Whether it has.
-
-    Args:
-      meta: Where the meta-iterations are.
-      z: z~, where SCAFFOLD-S has got.
-      norm: ||G^theta(z~)||.
-      theta: theta.
-    """
+  def is_solved(self, problem: SubProblem) -> tf.Tensor:
+    """Whether it has."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,8 +82,8 @@ class InnerRounds(Stopping):
   def __post_init__(self) -> None:
     checks.count(self.rounds, 'inner_rounds')
 
-  def is_solved(self, meta, z, norm, theta):
-    return meta.inner_rounds >= self.rounds
+  def is_solved(self, problem: SubProblem) -> tf.Tensor:
+    return problem.meta.inner_rounds >= self.rounds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,8 +99,8 @@ class SufficientDecrease(Stopping):
     if not 0 < self.factor < 1:
       raise ValueError(f'factor must be between 0 and 1, found {self.factor}.')
 
-  def is_solved(self, meta, z, norm, theta):
-    return norm <= self.factor * meta.start_norm
+  def is_solved(self, problem: SubProblem) -> tf.Tensor:
+    return problem.norm <= self.factor * problem.meta.start_norm
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,29 +108,23 @@ class ProxAccuracy(Stopping):
   """Once ||z~ - prox(zbar)||^2 <= (mu / (2 (theta + mu)))^2 epsilon: Algorithm 5.
 
   Attributes:
-    objective: What has `prox` and `convexity`, mu.
+    prox: (zbar, theta) -> the solution of the sub-problem.
+    convexity: mu, such that f is mu-strongly convex-concave.
     epsilon: The accuracy asked of the last zbar.
   """
 
-  objective: saddle_point.GradientMapping
+  prox: Callable[[Any, float], Structure]
+  convexity: float
   epsilon: float
 
   def __post_init__(self) -> None:
+    checks.positive(self.convexity, 'convexity')
     checks.positive(self.epsilon, 'epsilon')
-    known = (
-      getattr(self.objective, 'prox', None),
-      getattr(self.objective, 'convexity', None),
-    )
-    if None in known:
-      raise ValueError(
-        'To stop by the accuracy of the prox takes an objective that knows its prox '
-        'and its convexity: see saddle_point.GradientMapping.'
-      )
 
-  def is_solved(self, meta, z, norm, theta):
-    mu = self.objective.convexity
-    away = structures.subtract(z, self.objective.prox(meta.zbar, theta))
-    distance = _norm(away)
+  def is_solved(self, problem: SubProblem) -> tf.Tensor:
+    mu, theta = self.convexity, problem.theta
+    solution = self.prox(problem.meta.zbar, theta)
+    distance = _norm(structures.subtract(problem.z, solution))
     return tf.square(distance) <= (mu / (2 * (theta + mu))) ** 2 * self.epsilon
 
 
@@ -165,7 +165,8 @@ class Catalyst(Proximal):
   ) -> MetaIteration:
     """The meta-iteration that a round at z = z~ belongs to, c being G(z~)."""
     norm = _norm(self._gradient(meta, z, c))
-    solved = (meta.inner_rounds > 0) & self.stopping.is_solved(meta, z, norm, self.rho)
+    solved = self.stopping.is_solved(SubProblem(meta, z, norm, self.rho))
+    solved &= meta.inner_rounds > 0
     moved = MetaIteration(meta.t + 1, z, tf.zeros_like(meta.inner_rounds), _norm(c))
     meta = structures.select(solved, moved, meta)
     starts = tf.equal(meta.inner_rounds, 0)
