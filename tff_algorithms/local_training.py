@@ -257,11 +257,12 @@ class LocalTraining(Phase):
     return ClientResult(uploads, measurements, kept or ())
 
   def _num_steps(self, message: Message, given: ClientRows) -> tf.Tensor:
-    if self.local_steps is not None:
-      return tf.where(streams.num_rows(given.rows) > 0, message.num_steps, 0)
-    num_steps = local_loop.num_local_steps(
-      given.rows, self.batch_size, self.epochs, self.max_steps
-    )
+    if self.local_steps is None:
+      num_steps = local_loop.num_local_steps(
+        given.rows, self.batch_size, self.epochs, self.max_steps
+      )
+    else:
+      num_steps = tf.where(streams.num_rows(given.rows) > 0, message.num_steps, 0)
     if given.max_steps is None:
       return num_steps
     return tf.minimum(num_steps, given.max_steps)

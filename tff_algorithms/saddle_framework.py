@@ -85,20 +85,20 @@ class LocalIterations(Term):
     local_steps: Round -> tau.
     weighting: The weight of a client in a mean, 'examples' or 'uniform'.
     rho: 1 - gamma mu / 4, what w_k is a power of; None for no average.
+    aggregator: For the clients' weighted sums of iterates.
   """
 
   local_steps: synchronization.LocalSteps
   weighting: str
   rho: float | None
+  aggregator: tff.aggregators.AggregationFactory
 
   name = 'local_iterations'
   is_constant = True
 
   @property
   def aggregators(self) -> dict[str, tff.aggregators.AggregationFactory]:
-    if self.rho is None:
-      return {}
-    return {_AVERAGE: local_training.mean_aggregator(None, self.weighting)}
+    return {} if self.rho is None else {_AVERAGE: self.aggregator}
 
   def init(self, weights: ModelWeights) -> _Iterations | _AveragedIterations:
     k = tf.constant(0)
@@ -107,29 +107,43 @@ class LocalIterations(Term):
     zeros = structures.zeros_like(weights.trainable)
     return _AveragedIterations(k, zeros, tf.zeros([], structures.weight_dtype(zeros)))
 
-  def message(self, state: Any, server: ServerState) -> tf.Tensor:
-    del server
-    return state.k
+  def message(self, state: Any, server: ServerState) -> Any:
+    del state
+    return self.local_steps(server.round_num) if self.rho is not None else ()
+
+  def prepare(self, message: Any, client: Client) -> Any:
+    del client
+    return message
 
   def uploads(self, client: Client, prepared: Any, outcome: Outcome) -> Any:
     if self.rho is None:
       return {}
+    # Where a straggler has stopped it is for the steps that it has not taken, too.
+    decay, weight_sum = self._weights(prepared - outcome.num_steps, outcome.weights)
+    weighted_sum = structures.add(
+      structures.scale(decay, outcome.s.weighted_sum),
+      structures.scale(weight_sum, outcome.weights),
+    )
     weight = local_training.client_weight(self.weighting, client.num_examples)
-    return collections.OrderedDict({_AVERAGE: Upload(outcome.s.weighted_sum, weight)})
+    return collections.OrderedDict({_AVERAGE: Upload(weighted_sum, weight)})
+
+  def _weights(self, steps: tf.Tensor, z: Structure) -> tuple[tf.Tensor, tf.Tensor]:
+    """rho^steps, and rho + rho^2 + ... + rho^steps."""
+    rho = tf.constant(self.rho, structures.weight_dtype(z))
+    decay = tf.pow(rho, tf.cast(steps, rho.dtype))
+    return decay, rho * (1 - decay) / (1 - rho)
 
   def absorb(self, state: Any, means: Any, server: ServerState) -> Any:
     tau = self.local_steps(server.round_num)
     state = state._replace(k=state.k + tau)
     if self.rho is None:
       return state
-    rho = tf.constant(self.rho, state.weight_sum.dtype)
-    decay = tf.pow(rho, tf.cast(tau, rho.dtype))
+    decay, weight_sum = self._weights(tau, state.weighted_sum)
     return state._replace(
       weighted_sum=structures.add(
         structures.scale(decay, state.weighted_sum), means[_AVERAGE]
       ),
-      # rho + rho^2 + ... + rho^tau for the iterates of this round.
-      weight_sum=decay * state.weight_sum + rho * (1 - decay) / (1 - rho),
+      weight_sum=decay * state.weight_sum + weight_sum,
     )
 
 
@@ -210,6 +224,7 @@ def build(
   terms: Sequence[Term] = (),
   aggregator: tff.aggregators.AggregationFactory | None = None,
   gradient_aggregator: tff.aggregators.AggregationFactory | None = None,
+  average_aggregator: tff.aggregators.AggregationFactory | None = None,
   metrics_aggregator: tff.aggregators.UnweightedAggregationFactory | None = None,
   client_input: client_inputs.ClientInput | None = None,
   seed: int = 0,
@@ -240,6 +255,7 @@ def build(
     terms: Augmenting gradients to add to the local step.
     aggregator: For the sums of the g_i, their (weighted) mean by default.
     gradient_aggregator: For what c is the mean of, likewise.
+    average_aggregator: For the weighted sums of iterates, likewise.
     metrics_aggregator: For the sums behind the metrics and the number of clients: a
       plain or a secure sum.
     client_input: What the clients' argument is, an ordinary data set by default.
@@ -277,7 +293,11 @@ def build(
     )
     first.append(c)
     phases.append(gradients)
-  all_terms = [*first, *terms, LocalIterations(steps, weighting, rho)]
+  average_mean = local_training.mean_aggregator(
+    average_aggregator, weighting, 'average_aggregator'
+  )
+  iterations = LocalIterations(steps, weighting, rho, average_mean)
+  all_terms = [*first, *terms, iterations]
   optimizer = base_optimizers.as_tff_optimizer(base_optimizers.sgd(), gamma_g)
   training = local_training.LocalTraining(
     oracle=oracle,

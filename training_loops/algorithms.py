@@ -14,6 +14,7 @@ from training_loops import (
   learning_rate_schedules,
   mixed_algorithms,
   optimizers,
+  saddle_algorithms,
 )
 from training_loops.options import Option, choice, integer, number, switch
 
@@ -357,6 +358,36 @@ _ALGORITHMS = {
       optimizers.SERVER_BASE_OPTIMIZER,
     ),
     _server_only,
+  ),
+  'fed_avg_s': Algorithm(
+    'FedAvg-S: local descent-ascent on a saddle function (Hou 2021).',
+    saddle_algorithms.FED_AVG_S,
+    saddle_algorithms.build_with_local_steps,
+  ),
+  'extra_step_local_sgd': Algorithm(
+    'FedAvg-S with an extra step in each local one (Beznosikov 2020).',
+    saddle_algorithms.EXTRA_STEP_LOCAL_SGD,
+    saddle_algorithms.build_with_local_steps,
+  ),
+  'scaffold_s': Algorithm(
+    'SCAFFOLD-S: FedAvg-S without drift, Mime on a saddle function (Hou 2021).',
+    saddle_algorithms.SCAFFOLD_S,
+    saddle_algorithms.build_with_local_steps,
+  ),
+  'scaffold_catalyst_s': Algorithm(
+    'SCAFFOLD-Catalyst-S: SCAFFOLD-S on one regularized problem after another.',
+    saddle_algorithms.SCAFFOLD_CATALYST_S,
+    saddle_algorithms.build_catalyst,
+  ),
+  'minibatch_mirror_descent': Algorithm(
+    'Descent-ascent by the server on a saddle function (Hou 2021, section 4.1).',
+    saddle_algorithms.MIRROR_DESCENT,
+    saddle_algorithms.build_mirror,
+  ),
+  'minibatch_mirror_prox': Algorithm(
+    'Mirror descent that looks one step ahead, two communications a round.',
+    saddle_algorithms.MIRROR_PROX,
+    saddle_algorithms.build_mirror,
   ),
 }
 
