@@ -48,9 +48,12 @@ _CHANNEL_OPTIONS = (
 )
 
 # Where the user has not set them otherwise.
-_WORKER_ENVIRONMENT = {
+_ENVIRONMENT = {
   'TF_NUM_INTRAOP_THREADS': '1',  # A core for each client.
   'TF_CPP_MIN_LOG_LEVEL': '1',
+}
+_WORKER_ENVIRONMENT = {
+  **_ENVIRONMENT,
   # With an arena of memory for each of its threads, clients of ever other sizes leave
   # ever more holes: with two the worker stays as it is, at the same speed.
   'MALLOC_ARENA_MAX': '2',
@@ -99,9 +102,7 @@ class LocalRuntime(Runtime):
         clients a round than cores, set TF_NUM_INTRAOP_THREADS in the environment to
         the number of threads of each client.
     """
-    if num_threads is not None and num_threads < 1:
-      raise ValueError(f'num_threads must be positive, found {num_threads}.')
-    self._num_threads = num_threads or len(os.sched_getaffinity(0))
+    self._num_threads = _checked_num_threads(num_threads)
     self._worker: _WorkerProcess | None = None
     self._channel = None
 
@@ -149,23 +150,52 @@ class LocalRuntime(Runtime):
     atexit.unregister(self.stop)
     worker.kill()
     if self._channel is not None:
-      import tensorflow_federated as tff
-
-      from training_loops import worker_context
-
       # Not closed but dropped: closing it makes gRPC's polling thread print an error.
       self._channel = None
-      # TFF's context joins a thread when it is deleted, which must not be left to the
-      # end of the interpreter, where that thread no longer runs.
-      tff.framework.set_default_context(
-        worker_context.FailedContext(RuntimeFailure('The runtime is stopped.'))
-      )
+      _refuse_work()
 
   def _launched_worker(self) -> '_WorkerProcess':
     if self._worker is None:
       self._worker = _WorkerProcess(self._num_threads)
       atexit.register(self.stop)
     return self._worker
+
+
+class InProcessRuntime(Runtime):
+  """TensorFlow in this process: no worker to start, and nothing to be sent to one."""
+
+  def __init__(self, num_threads: int | None = None):
+    """Initializes the runtime; nothing is started yet.
+
+    Args:
+      num_threads: How many clients compute at once, as in `LocalRuntime`.
+    """
+    self._num_threads = _checked_num_threads(num_threads)
+    self._is_started = False
+
+  def launch(self) -> None:
+    """Has TensorFlow give each client one thread, unless it is imported already."""
+    for name, value in _ENVIRONMENT.items():
+      os.environ.setdefault(name, value)
+
+  def start(self) -> None:
+    """Makes this process TFF's default context."""
+    self.launch()
+    importing.import_tff()
+    import tensorflow_federated as tff
+
+    from training_loops import in_process_context
+
+    self._is_started = True
+    tff.framework.set_default_context(
+      in_process_context.InProcessContext(self._num_threads)
+    )
+
+  def stop(self) -> None:
+    """Ends the threads; computations called from now on raise `RuntimeFailure`."""
+    if self._is_started:
+      self._is_started = False
+      _refuse_work()
 
 
 class _WorkerProcess:
@@ -230,6 +260,25 @@ class _WorkerProcess:
     )
 
 
+def _checked_num_threads(num_threads: int | None) -> int:
+  if num_threads is not None and num_threads < 1:
+    raise ValueError(f'num_threads must be positive, found {num_threads}.')
+  return num_threads or len(os.sched_getaffinity(0))
+
+
+def _refuse_work() -> None:
+  """Has TFF's default context, by whomever it was set, raise an error when called."""
+  import tensorflow_federated as tff
+
+  from training_loops import worker_context
+
+  # TFF's context joins a thread when it is deleted, which must not be left to the end
+  # of the interpreter, where that thread no longer runs.
+  tff.framework.set_default_context(
+    worker_context.FailedContext(RuntimeFailure('The runtime is stopped.'))
+  )
+
+
 def _worker_binary() -> pathlib.Path:
   spec = importlib.util.find_spec('tensorflow_federated')  # Imports nothing.
   if spec is None or spec.origin is None:
@@ -269,7 +318,10 @@ def _connect(worker: _WorkerProcess) -> Any:
         raise worker.failure('No worker could be started.') from None
 
 
-_RUNTIMES: dict[str, type[Runtime]] = {'local': LocalRuntime}
+_RUNTIMES: dict[str, type[Runtime]] = {
+  'local': LocalRuntime,
+  'in_process': InProcessRuntime,
+}
 
 
 def names() -> tuple[str, ...]:

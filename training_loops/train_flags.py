@@ -26,6 +26,10 @@ from training_loops.options import (
   text,
 )
 
+_NUM_THREADS = integer(
+  'num_threads', None, 'Clients computed at once, one a core by default.', is_free=True
+)
+
 _SECTIONS = (
   Section(
     'Task',
@@ -101,17 +105,8 @@ _SECTIONS = (
       choice(
         'runtime',
         'local',
-        'Where clients are computed: on this machine, in a worker process.',
-        {
-          'local': [
-            integer(
-              'num_threads',
-              None,
-              'Clients computed at once, one a core by default.',
-              is_free=True,
-            )
-          ]
-        },
+        'Where clients are computed: in a worker process, or in that of the program.',
+        {'local': [_NUM_THREADS], 'in_process': [_NUM_THREADS]},
       ),
       path(
         'client_data_dir',

@@ -5,10 +5,7 @@ Apart from `runtimes` because importing it imports TFF.
 
 import collections
 from collections.abc import Callable, Sequence
-import concurrent.futures
 import functools
-import queue
-import threading
 from typing import Any
 
 import grpc
@@ -16,6 +13,8 @@ import numpy as np
 import tensorflow_federated as tff
 from tensorflow_federated.proto.v0 import executor_pb2
 import tree
+
+from training_loops import kept, threads
 
 # More than a program calls in turn.
 _MAX_COMPILED = 128
@@ -39,11 +38,11 @@ class WorkerContext(tff.framework.SyncContext):
       failure: What happened -> the error to raise when the worker fails.
     """
     self._stub = _FailingStub(tff.framework.RemoteExecutorGrpcStub(channel), failure)
-    self._compiled = _Kept(
+    self._compiled = kept.Kept(
       _MAX_COMPILED, tff.backends.native.desugar_and_transform_to_native
     )
     self._executors: collections.OrderedDict[int, _Executor] = collections.OrderedDict()
-    self._thread = _Thread()
+    self._thread = threads.Threads(1)
 
   def invoke(self, comp: Any, arg: Any) -> Any:
     """Calls a computation."""
@@ -54,9 +53,8 @@ class WorkerContext(tff.framework.SyncContext):
     compiled = self._compiled(comp)
     parameter = comp.type_signature.parameter
     if arg is not None:
-      arg = _transformed(arg)
-    num_clients = _num_clients(arg, parameter)
-    executor = self._executor(0 if num_clients is None else num_clients)
+      arg = transformed(arg)
+    executor = self._executor(num_clients(arg, parameter) or 0)
     try:
       value, refs = executor.call(compiled, arg, parameter)
     except Exception:  # Whatever it was: what the executor still holds is given up.
@@ -91,32 +89,6 @@ class FailedContext(tff.framework.SyncContext):
     raise self._error
 
 
-class _Kept:
-  """A function of computations that remembers its latest results, by identity.
-
-  Hashing a computation takes as long as shipping it.
-  """
-
-  def __init__(
-    self,
-    limit: int,
-    function: Callable[[Any], Any],
-    forget: Callable[[Any], None] = lambda result: None,
-  ):
-    self._limit = limit
-    self._function = function
-    self._forget = forget
-    # With the computation itself, and thereby its id.
-    self._results: dict[int, tuple[Any, Any]] = {}
-
-  def __call__(self, comp: Any) -> Any:
-    if id(comp) not in self._results:
-      while len(self._results) >= self._limit:
-        self._forget(self._results.pop(next(iter(self._results)))[1])
-      self._results[id(comp)] = (comp, self._function(comp))
-    return self._results[id(comp)][1]
-
-
 class _Executor:
   """The worker's executor for rounds of a number of clients.
 
@@ -131,7 +103,9 @@ class _Executor:
     cardinality.placement.uri = tff.CLIENTS.uri
     request = executor_pb2.GetExecutorRequest(cardinalities=[cardinality])
     self._id = stub.get_executor(request).executor
-    self._shipped = _Kept(_MAX_SHIPPED, self._ship, lambda ref: self.dispose_of([ref]))
+    self._shipped = kept.Kept(
+      _MAX_SHIPPED, self._ship, lambda ref: self.dispose_of([ref])
+    )
 
   def _ship(self, comp: Any) -> Any:
     return self._create(comp, comp.type_signature)
@@ -166,34 +140,7 @@ class _Executor:
     self._stub.dispose_executor(executor_pb2.DisposeExecutorRequest(executor=self._id))
 
 
-class _Thread:
-  """A thread that does one thing after the other; it does not outlive the program."""
-
-  def __init__(self) -> None:
-    self._tasks: queue.SimpleQueue = queue.SimpleQueue()
-    threading.Thread(target=_work, args=(self._tasks,), daemon=True).start()
-
-  def __del__(self) -> None:
-    self._tasks.put(None)
-
-  def start(self, function: Callable[[], Any]) -> concurrent.futures.Future:
-    """Has a function called there."""
-    future: concurrent.futures.Future = concurrent.futures.Future()
-    self._tasks.put((function, future))
-    return future
-
-
-def _work(tasks: queue.SimpleQueue) -> None:
-  while task := tasks.get():
-    function, future = task
-    try:
-      future.set_result(function())
-    except BaseException as error:
-      future.set_exception(error)
-    del task, function, future  # What they hold is not kept until the next comes.
-
-
-def _transformed(arg: Any) -> Any:
+def transformed(arg: Any) -> Any:
   """An argument without TensorFlow's tensors, and TFF's structures in Python's."""
 
   def to_python(value):
@@ -209,7 +156,7 @@ def _transformed(arg: Any) -> Any:
   return tff.structure.Struct([(name, transform(value)) for name, value in elements])
 
 
-def _num_clients(value: Any, value_type: tff.Type | None) -> int | None:
+def num_clients(value: Any, value_type: tff.Type | None) -> int | None:
   """How many clients a value is of, None if of none.
 
   Raises:
@@ -225,7 +172,7 @@ def _num_clients(value: Any, value_type: tff.Type | None) -> int | None:
   if not isinstance(value_type, tff.StructType):
     return None
   parts = tff.structure.from_container(value)
-  found = {_num_clients(part, t) for part, t in zip(parts, value_type, strict=True)}
+  found = {num_clients(part, t) for part, t in zip(parts, value_type, strict=True)}
   numbers = sorted(number for number in found if number is not None)
   if len(numbers) > 1:
     raise ValueError(f'Conflicting numbers of clients: {numbers}.')

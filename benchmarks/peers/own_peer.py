@@ -1,9 +1,11 @@
 """This package as a peer: clients by id, as the training binary has them.
 
-With a second argument, `tf.data`, the clients are ordinary data sets instead.
+With a second argument, `tf.data`, the clients are ordinary data sets instead. The
+environment's BENCHMARK_RUNTIME names another runtime than `local`.
 """
 
 from collections.abc import Sequence
+import os
 import pathlib
 import sys
 import tempfile
@@ -15,7 +17,7 @@ from benchmarks.peers.peer import Peer, Work, serve
 from training_loops import runtimes
 
 # Its worker starts while TensorFlow is being imported.
-_runtime = runtimes.create('local')
+_runtime = runtimes.create(os.environ.get('BENCHMARK_RUNTIME', 'local'))
 _runtime.launch()
 
 # ruff: noqa: E402
@@ -34,7 +36,7 @@ from training_loops import client_state_exchange, client_state_store
 
 
 class OwnPeer(Peer):
-  """A builder's process on the local runtime."""
+  """A builder's process on a runtime."""
 
   def __init__(self, work: Work):
     _runtime.start()

@@ -53,24 +53,6 @@ def test_computation_is_shipped_once_for_each_number_of_clients(shipped):
   assert len(shipped) == 2
 
 
-def test_as_many_results_are_kept_as_may_be_and_not_mixed_up():
-  totals, made, forgotten = [_plus(i) for i in range(4)], [], []
-
-  def name(comp):
-    made.append(totals.index(comp))
-    return made[-1]
-
-  kept = worker_context._Kept(2, name, forgotten.append)
-  for _ in range(3):
-    assert [kept(totals[i]) for i in (0, 1, 0, 1)] == [0, 1, 0, 1]
-  assert (made, forgotten) == ([0, 1], [])
-  # Called in turn, each has been given up for the others when its turn comes again.
-  for _ in range(3):
-    assert [kept(total) for total in totals] == [0, 1, 2, 3]
-  assert made == [0, 1, 2, 3, *[0, 1, 2, 3] * 2]
-  assert forgotten == made[:-2]
-
-
 def test_computation_works_again_after_an_error_in_it(shipped):
   total = _plus(200)
   assert total([1, 2]) == 403
