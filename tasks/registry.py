@@ -180,6 +180,18 @@ _TASKS = {
       'convexity': 0.1,
     },
   ),
+  'quadratic_game': _Entry(
+    'Generated: a quadratic saddle-point problem with a known optimum.',
+    'tasks.quadratic_game.quadratic_game',
+    {
+      'num_clients': 10,
+      'dimension': 10,
+      'heterogeneity': 5.0,
+      'coupling': 0.5,
+      'initial_value': 1.0,
+      'precision': Choice('float64', {'float64': {}, 'float32': {}}),
+    },
+  ),
   'tfds': _Entry(
     'Any classification data set of TensorFlow Datasets, over a partitioner.',
     'tasks.tfds_task.classification',

@@ -37,6 +37,9 @@ _FLAGS: dict[str, tuple[Callable[[str, Any, str], Option], str]] = {
   'hessian_dissimilarity': (_non_negative, 'Delta: of the Hessians.'),
   'smoothness': (_positive, 'L: largest eigenvalue of a Hessian.'),
   'convexity': (_non_negative, 'Mu: least eigenvalue of a Hessian.'),
+  'heterogeneity': (_non_negative, 's: how unlike the clients are.'),
+  'coupling': (_positive, 'h: of the minimising and the maximising weights.'),
+  'initial_value': (number, 'What every weight starts at.'),
   'tfds_name': (text, 'The data set in TensorFlow Datasets.'),
   'image_size': (integer, 'Side in pixels that pictures are brought to.'),
 }
@@ -44,6 +47,7 @@ _FLAGS: dict[str, tuple[Callable[[str, Any, str], Option], str]] = {
 _CHOICES = {
   'partitioner': 'How examples are dealt out over clients.',
   'cifar_model': 'The model.',
+  'precision': 'Of rows and weights.',
   'tfds_model': 'The model.',
   'selection': 'Whether a client is sent only the rows of the table that it needs.',
   'spreadout': 'Who computes the regularizer that keeps movies apart.',

@@ -20,6 +20,7 @@ _FLAGS: dict[str, dict] = {
   'cifar100_dirichlet': {'cifar_model': 'cnn', 'num_clients': 3},
   'mnist_cnn': {'partitioner': 'shards', 'num_clients': 10},
   'emnist_balanced_logistic': {'num_clients': 20},
+  'quadratic_game': {'precision': 'float32'},
   'tfds': {'tfds_name': 'toy_letters', 'num_clients': 4},
 }
 # The shape of a row's input, and the classes that the model tells apart.
@@ -44,6 +45,7 @@ _ROWS = {
   'movielens': ((10,), 3954),
   'concrete_linear': ((8,), 2),  # A number for each of two examples.
   'quadratics': ((20, 21), 1),
+  'quadratic_game': ((2, 10), 1),
   'tfds': ((9, 9), 3),
 }
 
