@@ -1,26 +1,46 @@
-"""A model's loss and metrics on many rows, in this process."""
+"""What is measured of weights on many rows, in this process."""
 
 import collections
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tff_algorithms import models
+from tff_algorithms import models, saddle_point
+from tff_algorithms.oracles import Oracle
 
 # Large enough to keep the cores busy, small enough for any model's activations: twenty
 # words of each row, each with the logits of ten thousand, are 200 MB.
 _CHUNK_ROWS = 256
 
 
-def distance(weights: models.ModelWeights, other: models.ModelWeights) -> np.float32:
-  """The Euclidean norm of the difference of their trainable weights."""
-  pairs = zip(
-    tf.nest.flatten(weights.trainable), tf.nest.flatten(other.trainable), strict=True
-  )
-  squares = [np.square(np.subtract(a, b, dtype=np.float64)).sum() for a, b in pairs]
-  return np.float32(np.sqrt(sum(squares)))
+def distance(a: Any, b: Any) -> np.floating:
+  """The Euclidean norm of the difference of two structures, in their own dtype."""
+  pairs = zip(tf.nest.flatten(a), tf.nest.flatten(b), strict=True)
+  norm = _norm([np.subtract(p, q, dtype=np.float64) for p, q in pairs])
+  return _dtype(a).type(norm)
+
+
+def _norm(a: Any) -> np.float64:
+  return np.sqrt(sum(np.square(part).sum() for part in tf.nest.flatten(a)))
+
+
+def _dtype(a: Any) -> np.dtype:
+  return np.result_type(*map(np.asarray, tf.nest.flatten(a)))
+
+
+def _num_rows(rows: Mapping[str, Any]) -> int:
+  return len(tf.nest.flatten(rows)[0])
+
+
+def _chunks(rows: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
+  """The rows in parts that are evaluated at once, with the number in each."""
+  num_rows = _num_rows(rows)
+  for start in range(0, num_rows, _CHUNK_ROWS):
+    chunk = tf.nest.map_structure(lambda a, i=start: a[i : i + _CHUNK_ROWS], rows)
+    size = min(_CHUNK_ROWS, num_rows - start)
+    yield size, tf.nest.map_structure(tf.convert_to_tensor, chunk)
 
 
 class Evaluator:
@@ -53,19 +73,79 @@ class Evaluator:
       rows: A structure (x, y) of arrays with the examples on their first axis; at
         least one.
     """
-    num_rows = len(tf.nest.flatten(rows)[0])
+    num_rows = _num_rows(rows)
     weights = tf.nest.map_structure(tf.convert_to_tensor, weights)
     loss, sums = 0.0, None
-    for start in range(0, num_rows, _CHUNK_ROWS):
-      chunk = tf.nest.map_structure(lambda a, i=start: a[i : i + _CHUNK_ROWS], rows)
-      chunk = tf.nest.map_structure(tf.convert_to_tensor, chunk)
+    for size, chunk in _chunks(rows):
       chunk_loss, chunk_sums = self._measure(weights, chunk)
-      loss += float(chunk_loss) * min(_CHUNK_ROWS, num_rows - start)
+      loss += float(chunk_loss) * size
       if sums is None:
         sums = chunk_sums
       else:
         sums = tf.nest.map_structure(tf.add, sums, chunk_sums)
-    values = collections.OrderedDict(loss=np.float32(loss / num_rows))
+    dtype = chunk_loss.dtype.as_numpy_dtype
+    values = collections.OrderedDict(loss=dtype(loss / num_rows))
     # Where examples differ in weight, as sentences do, the model has a loss of its own.
     values.update(self._model.finalize_metrics(sums))
     return tf.nest.map_structure(lambda value: np.asarray(value)[()], values)
+
+
+class SaddleEvaluator:
+  """Evaluates how far weights are from a saddle point of the mean over all rows."""
+
+  def __init__(
+    self,
+    objective: Oracle,
+    rows: Mapping[str, Any],
+    optimum: models.ModelWeights | None = None,
+  ):
+    """Initializes the evaluator.
+
+    Args:
+      objective: f, as an oracle of its gradient mapping.
+      rows: A structure of arrays with the examples on their first axis; at least one.
+      optimum: The saddle point, where it is known.
+    """
+    self._rows = rows
+    self._optimum = optimum
+
+    @tf.function(autograph=False, reduce_retracing=True)
+    def measure(weights, batch):
+      of_f = objective.evaluate(weights, batch, None)
+      return of_f.loss, of_f.gradient
+
+    self._measure = measure
+
+  def __call__(
+    self, weights: models.ModelWeights
+  ) -> collections.OrderedDict[str, np.number]:
+    """The norm of the gradient mapping, and with a known optimum two metrics more.
+
+    These are the distance of x, the weights to minimise over, from its optimum, and
+    the duality gap.
+    """
+    z, values = weights.trainable, collections.OrderedDict()
+    if self._optimum is not None:
+      z_star = self._optimum.trainable
+
+      def f(z):
+        return self._means(weights._replace(trainable=z))[0]
+
+      values['distance_of_x'] = distance(z.min, z_star.min)
+      values['duality_gap'] = saddle_point.duality_gap(f, z, z_star)
+    values['gradient_mapping_norm'] = _norm(self._means(weights)[1])
+    dtype = _dtype(z)
+    return collections.OrderedDict((k, dtype.type(v)) for k, v in values.items())
+
+  def _means(self, weights: models.ModelWeights) -> Any:
+    """The value of f and its gradient mapping, in float64."""
+    weights = tf.nest.map_structure(tf.convert_to_tensor, weights)
+    sums: Any = None
+    for size, chunk in _chunks(self._rows):
+      terms = tf.nest.map_structure(
+        lambda t, size=size: size * t.numpy().astype(np.float64),
+        self._measure(weights, chunk),
+      )
+      sums = terms if sums is None else tf.nest.map_structure(np.add, sums, terms)
+    num_rows = _num_rows(self._rows)
+    return tf.nest.map_structure(lambda total: total / num_rows, sums)

@@ -19,6 +19,8 @@ from training_loops import files, tables
 Row = dict[str, Any]
 
 _HIGHER_IS_BETTER = ('eval/accuracy', 'eval/recall_at_10')
+# Of saddle-point problems: their loss is neither minimised nor maximised.
+_GRADIENT_MAPPING_NORM = 'eval/gradient_mapping_norm'
 
 
 def as_row(round_num: int, **groups: Mapping[str, Any]) -> Row:
@@ -36,11 +38,15 @@ def as_row(round_num: int, **groups: Mapping[str, Any]) -> Row:
 
 
 def best_round(rows: list[Row]) -> int:
-  """The first round with the highest eval accuracy or recall, or the lowest loss."""
+  """The first round with the highest eval accuracy or recall, or the lowest loss.
+
+  In the place of the loss it is the norm of the gradient mapping where there is one.
+  """
 
   def badness(row):
     better = [name for name in _HIGHER_IS_BETTER if name in row]
-    value = -row[better[0]] if better else row['eval/loss']
+    lowest = row.get(_GRADIENT_MAPPING_NORM, row['eval/loss'])
+    value = -row[better[0]] if better else lowest
     return math.inf if math.isnan(value) else value
 
   return min(rows, key=badness)['round'] if rows else 0

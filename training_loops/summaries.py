@@ -21,7 +21,14 @@ from training_loops.options import UserError
 
 # Names of metrics, or their beginnings.
 _SHARES = ('accuracy', 'precision', 'recall')
-_LOWER_IS_BETTER = ('loss', 'error', 'perplexity', 'distance')
+_LOWER_IS_BETTER = (
+  'loss',
+  'error',
+  'perplexity',
+  'distance',
+  'duality_gap',
+  'gradient_mapping_norm',
+)
 # Options of a task that change how it is trained, and nothing else.
 _ONLY_IN_TRAINING = {'selection', 'spreadout'}
 

@@ -173,6 +173,7 @@ def train(
   with contextlib.ExitStack() as stack:
     with data_errors(flags):
       eval_rows = _eval_rows(task, flags)
+      evaluate_saddle = _saddle_evaluator(task, flags)
       feed = round_arguments.RoundArguments(flags, task, sampler, files_directory)
       stack.callback(feed.close)
       feed.arguments(1)  # Bad data are found before anything is written.
@@ -190,6 +191,7 @@ def train(
         directory,
         task,
         eval_rows,
+        evaluate_saddle,
         feed,
         process,
         first_state,
@@ -261,6 +263,7 @@ class _Training:
     directory,
     task,
     eval_rows,
+    evaluate_saddle,
     feed,
     process,
     first_state,
@@ -274,6 +277,7 @@ class _Training:
     self._process = process
     self._evaluate = evaluation.Evaluator(task.model)
     self._eval_rows = eval_rows
+    self._evaluate_saddle = evaluate_saddle
     self._store = checkpoints.Store(directory.checkpoints)
     self._on_row = on_row
     self._has_warned = False
@@ -350,9 +354,12 @@ class _Training:
           # What is not defined on a part (its AUC, if it has one label) is left out.
           if not part or math.isfinite(value):
             eval_metrics[f'{prefix}{name}'] = value
-      if self._task.optimum is not None:
-        gap = evaluation.distance(weights, self._task.optimum)
-        eval_metrics['distance_to_optimum'] = gap
+      if (optimum := self._task.optimum) is not None:
+        eval_metrics['distance_to_optimum'] = evaluation.distance(
+          weights.trainable, optimum.trainable
+        )
+      if self._evaluate_saddle:
+        eval_metrics.update(self._evaluate_saddle(weights))
       spent = self._privacy(round_num)
       row = records.as_row(
         round_num, train=train_metrics, eval=eval_metrics, privacy=spent
@@ -439,17 +446,33 @@ def _eval_rows(task: tasks.Task, flags: dict[str, Any]) -> dict[str, Any]:
 
   They are those of all clients, or a subset that depends on the seed alone.
   """
-  size = flags['max_eval_examples']
-
-  def rows_of(data: tasks.FederatedData) -> Any:
-    chosen = None
-    if size is not None:
-      num_rows = sum(map(data.num_examples, data.client_ids))
-      chosen = sampling.subset(num_rows, size, seed=flags['seed'])
-    rows = data.all_rows(chosen)
-    client_files.check_features(rows, feeding.features(task.model), 'the test data')
-    return rows
-
   return {
-    name: rows_of(data) for name, data in {'': task.test, **task.test_parts}.items()
+    name: _rows_of(task, data, flags['max_eval_examples'], flags['seed'])
+    for name, data in {'': task.test, **task.test_parts}.items()
   }
+
+
+def _saddle_evaluator(
+  task: tasks.Task, flags: dict[str, Any]
+) -> evaluation.SaddleEvaluator | None:
+  """What evaluates how far from a saddle point the weights are; None without one."""
+  if task.objective is None or not task.objective.is_gradient_mapping:
+    return None
+  # A known saddle point is that of all rows, and of no part of them.
+  size = flags['max_eval_examples'] if task.optimum is None else None
+  rows = _rows_of(task, task.train, size, flags['seed'])
+  return evaluation.SaddleEvaluator(task.objective, rows, task.optimum)
+
+
+def _rows_of(
+  task: tasks.Task, data: tasks.FederatedData, size: int | None, seed: int
+) -> Any:
+  """The rows of all clients, or a subset of this size."""
+  chosen = None
+  if size is not None:
+    num_rows = sum(map(data.num_examples, data.client_ids))
+    chosen = sampling.subset(num_rows, size, seed=seed)
+  rows = data.all_rows(chosen)
+  what = 'the training data' if data is task.train else 'the test data'
+  client_files.check_features(rows, feeding.features(task.model), what)
+  return rows

@@ -58,6 +58,14 @@ def test_without_accuracy_the_best_round_has_the_lowest_loss():
   assert records.best_round(rows) == 3
 
 
+def test_of_a_saddle_point_problem_the_best_round_has_the_least_gradient_mapping():
+  rows = [
+    {'round': r, 'eval/loss': -r, 'eval/gradient_mapping_norm': v}
+    for r, v in ((1, 3.0), (2, 0.1), (3, 2.0), (4, math.nan))
+  ]
+  assert records.best_round(rows) == 2
+
+
 def test_where_there_is_a_recall_the_best_round_has_the_highest():
   rows = [
     {'round': r, 'eval/loss': 1 / r, 'eval/recall_at_10': v}

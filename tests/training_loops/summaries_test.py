@@ -321,6 +321,8 @@ def test_accuracies_and_their_like_are_shares_and_losses_are_not():
 def test_losses_and_errors_are_the_better_the_lower():
   for column in ('eval/loss', 'train/loss', 'eval/mean_squared_error'):
     assert summaries.is_lower_better(column)
+  for column in ('eval/duality_gap', 'eval/gradient_mapping_norm'):
+    assert summaries.is_lower_better(column)
 
 
 def test_a_share_is_shown_in_per_cent_and_other_numbers_with_4_digits():

@@ -349,6 +349,33 @@ def test_where_the_optimum_is_known_the_distance_to_it_is_told(train, tmp_path):
   np.testing.assert_allclose(distances, [0.5, 0.25, 0.125], rtol=1e-5)
 
 
+def test_of_a_saddle_point_problem_it_is_told_how_far_its_solution_is(train, tmp_path):
+  flags = train_flags.configure(
+    task='quadratic_game',
+    algorithm='minibatch_mirror_prox',
+    heterogeneity=0.0,
+    server_learning_rate=0.5,
+    rounds=3,
+    rounds_per_eval=1,
+    output_dir=tmp_path / 'a',
+  )
+  rows = train(flags).rows
+  # G(z) = M z in every coordinate, from z = (1, 1), and mirror-prox steps by it.
+  mapping = np.array([[1e-5, -0.5], [0.5, 1.0]])
+  step = np.eye(2) - 0.5 * mapping @ (np.eye(2) - 0.5 * mapping)
+  z = np.ones(2)
+  for row in rows:
+    z = step @ z
+    expected = {
+      'distance_to_optimum': np.sqrt(10) * np.linalg.norm(z),
+      'distance_of_x': np.sqrt(10) * abs(z[0]),
+      'duality_gap': 10 * (1e-5 * z[0] ** 2 + z[1] ** 2) / 2,
+      'gradient_mapping_norm': np.sqrt(10) * np.linalg.norm(mapping @ z),
+    }
+    for name, value in expected.items():
+      np.testing.assert_allclose(row[f'eval/{name}'], value, rtol=1e-6)
+
+
 @pytest.mark.parametrize('algorithm', ['fed_prox', 'server_only'])
 def test_the_other_algorithms_continue_to_the_same_bytes_too(
   train, tmp_path, algorithm
