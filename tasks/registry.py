@@ -168,6 +168,12 @@ _TASKS = {
     {**_DATA_DIR, 'partitioner': partitions.choice('similarity', 10)},
     'concrete',
   ),
+  'concrete_robust': _Entry(
+    'The strength of concrete (UCI), regression against an adversary.',
+    'tasks.concrete.robust',
+    {**_DATA_DIR, 'partitioner': partitions.choice('similarity', 10)},
+    'concrete',
+  ),
   'quadratics': _Entry(
     'Generated: quadratics with chosen dissimilarities and a known optimum.',
     'tasks.quadratics.quadratics',

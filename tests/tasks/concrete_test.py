@@ -1,14 +1,16 @@
-"""Linear regression on the concrete data: generated files, and the real one."""
+"""Regression on the concrete data: generated files, and the real one."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tasks import partitioners
-from tasks.concrete import linear
+from tasks.concrete import linear, robust
 from tests.tff_algorithms import problems
 from tff_algorithms.fed_avg import build_fed_avg
+from tff_algorithms.fed_avg_s import build_fed_avg_s
 from tff_algorithms.models import ModelWeights
+from tff_algorithms.saddle_point import SaddlePoint
 from training_loops import evaluation
 
 _HEADING = ','.join([f'input {i} (kg in a m^3)' for i in range(8)] + ['strength (MPa)'])
@@ -183,6 +185,145 @@ def test_fed_avg_lowers_the_loss(task):
   evaluate, rows = evaluation.Evaluator(task.model), task.train.all_rows()
   start = evaluate(task.model.initialize(tf.constant([0, 0])), rows)
   assert evaluate(ModelWeights(weights[-1], ()), rows)['loss'] < start['loss']
+
+
+# The robust regression.
+
+_LAMBDA = _RHO = 0.01
+
+
+@pytest.fixture(scope='module')
+def robust_task(directory):
+  return robust('concrete', 3, str(directory), _partition)
+
+
+def _tenths(task, y):
+  """The tenth of each, counted from the training rows one by one."""
+  strengths = np.sort(task.train.all_rows()['y'])
+  bounds = [strengths[int(np.ceil(k * len(strengths) / 10))] for k in range(1, 10)]
+  return np.array([sum(bound <= value for bound in bounds) for value in y])
+
+
+def _f(task, rows, z):
+  """f, its gradient by (w, b) and by v, from the definition."""
+  (kernel, bias), v = z
+  table = _as_table(rows)
+  inputs = np.column_stack([table[:, :8], np.ones(len(table))])
+  w = np.append(kernel, bias).astype(np.float64)
+  error, g = inputs @ w - table[:, 8], _tenths(task, rows['y'])
+  value = np.mean((1 + v[g]) * error**2 / 2) + _LAMBDA / 2 * w @ w - _RHO / 2 * v @ v
+  of_w = inputs.T @ ((1 + v[g]) * error) / len(error) + _LAMBDA * w
+  of_v = np.bincount(g, error**2 / 2, minlength=10) / len(error) - _RHO * v
+  return value, of_w, of_v
+
+
+def _some_z(dtype=np.float32):
+  rng = np.random.default_rng(1)
+  kernel, bias, v = rng.normal(size=8), rng.normal(), rng.uniform(0, 3, 10)
+  return SaddlePoint((kernel.astype(dtype), dtype(bias)), v.astype(dtype))
+
+
+def test_the_robust_task_has_the_rows_and_the_clients_of_the_linear_one(
+  task, robust_task
+):
+  assert robust_task.train.client_ids == task.train.client_ids
+  pairs = [
+    (getattr(t, part) for t in (task, robust_task)) for part in ('train', 'test')
+  ]
+  for data, other in pairs:
+    for client_id in data.client_ids:
+      for name, array in data.rows(client_id).items():
+        np.testing.assert_array_equal(array, other.rows(client_id)[name])
+
+
+def test_tenths_are_of_the_training_rows_and_are_the_labels_of_the_clients(directory):
+  seen = []
+
+  def partition(labels, seed):
+    seen.append(labels)
+    return np.split(np.arange(len(labels)), 10 * np.arange(1, 10))
+
+  task = robust('concrete', 3, str(directory), partition)
+  np.testing.assert_array_equal(_tenths(task, task.train.all_rows()['y']), seen[0])
+
+
+def test_the_robust_loss_and_its_gradient_mapping_are_those_of_the_formula(robust_task):
+  z = _some_z()
+  weights = ModelWeights(tf.nest.map_structure(tf.constant, z), ())
+  every_rows = [robust_task.train.rows(c) for c in robust_task.train.client_ids]
+  for rows in [*every_rows, robust_task.test.all_rows()]:
+    found = robust_task.objective.evaluate(weights, rows, None)
+    value, of_w, of_v = _f(robust_task, rows, z)
+    np.testing.assert_allclose(found.loss, value, rtol=1e-5)
+    np.testing.assert_allclose(np.hstack(found.gradient.min), of_w, atol=1e-4)
+    np.testing.assert_allclose(found.gradient.max, -of_v, atol=1e-4)
+
+
+def _assert_is_saddle_point(task):
+  z_star = tf.nest.map_structure(np.float64, task.optimum.trainable)
+  rows = task.train.all_rows()
+  _, of_w, of_v = _f(task, rows, z_star)
+  np.testing.assert_allclose(of_w, 0, atol=1e-6)
+  np.testing.assert_allclose(of_v, 0, atol=1e-6)
+  assert (z_star.max > 0).all()
+  start = task.model.initialize(tf.constant([0, 0]))
+  assert not any(np.any(part) for part in tf.nest.flatten(start))
+  tf.nest.assert_same_structure(start, task.optimum)
+  other = _some_z(np.float64)
+  value, *_ = _f(task, rows, z_star)
+  assert _f(task, rows, z_star._replace(min=other.min))[0] > value
+  assert _f(task, rows, z_star._replace(max=other.max))[0] < value
+
+
+def test_the_robust_optimum_is_a_saddle_point(robust_task):
+  _assert_is_saddle_point(robust_task)
+  assert robust_task.objective.convexity == 0.01
+
+
+def test_the_robust_optimum_of_the_real_file_has_a_smaller_worst_error(data_dir):
+  task = robust('concrete', 0, str(data_dir), _partition)
+  _assert_is_saddle_point(task)
+  least_squares = linear('concrete', 0, str(data_dir), _partition).optimum.trainable
+  plain = task.optimum._replace(trainable=SaddlePoint(least_squares, np.zeros(10)))
+  evaluate, rows = evaluation.Evaluator(task.model), task.train.all_rows()
+  of_plain, of_robust = (
+    evaluate(tf.nest.map_structure(np.float32, weights), rows)
+    for weights in (plain, task.optimum)
+  )
+  worst, mean = 'worst_tenth_squared_error', 'mean_squared_error'
+  assert of_robust[worst] < 0.9 * of_plain[worst]
+  assert of_plain[mean] < of_robust[mean] < 1.02 * of_plain[mean]
+
+
+def test_the_errors_are_those_of_all_rows_and_of_the_worst_tenth(robust_task):
+  rows, z = robust_task.test.all_rows(), _some_z()
+  (kernel, bias), _ = z
+  measured = evaluation.Evaluator(robust_task.model)(ModelWeights(z, ()), rows)
+  squares = np.square(rows['x'] @ kernel + bias - rows['y'])
+  g = _tenths(robust_task, rows['y'])
+  worst = max(squares[g == k].mean() for k in set(g))
+  assert list(measured) == ['loss', 'mean_squared_error', 'worst_tenth_squared_error']
+  np.testing.assert_allclose(measured['loss'], _f(robust_task, rows, z)[0], rtol=1e-5)
+  np.testing.assert_allclose(measured['mean_squared_error'], squares.mean(), rtol=1e-5)
+  np.testing.assert_allclose(measured['worst_tenth_squared_error'], worst, rtol=1e-5)
+
+
+@pytest.mark.usefixtures('runtime')
+def test_fed_avg_s_comes_nearer_to_the_saddle_point(robust_task):
+  process = build_fed_avg_s(
+    robust_task.objective, client_learning_rate=0.05, batch_size=20, local_steps=5
+  )
+  cohort = [robust_task.train.rows(c) for c in robust_task.train.client_ids]
+  weights, metrics = problems.run(process, [cohort] * 2)
+  assert metrics[0]['num_clients'] == 10
+  evaluate = evaluation.SaddleEvaluator(
+    robust_task.objective, robust_task.train.all_rows(), robust_task.optimum
+  )
+  start = evaluate(robust_task.model.initialize(tf.constant([0, 0])))
+  end = evaluate(ModelWeights(weights[-1], ()))
+  for name in ('duality_gap', 'distance_of_x', 'gradient_mapping_norm'):
+    assert end[name] < start[name]
+  assert min(weights[-1].max) >= 0
 
 
 def test_a_missing_file_is_named_with_what_to_do(tmp_path):

@@ -44,6 +44,7 @@ _ROWS = {
   'stackoverflow_wikipedia_char': ((100,), 100),
   'movielens': ((10,), 3954),
   'concrete_linear': ((8,), 2),  # A number for each of two examples.
+  'concrete_robust': ((8,), 2),  # The same.
   'quadratics': ((20, 21), 1),
   'quadratic_game': ((2, 10), 1),
   'tfds': ((9, 9), 3),
