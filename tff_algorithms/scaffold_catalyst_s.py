@@ -166,14 +166,12 @@ class Catalyst(Proximal):
     """The meta-iteration that a round at z = z~ belongs to, c being G(z~)."""
     norm = _norm(self._gradient(meta, z, c))
     solved = self.stopping.is_solved(SubProblem(meta, z, norm, self.rho))
-    solved &= meta.inner_rounds > 0
-    moved = MetaIteration(meta.t + 1, z, tf.zeros_like(meta.inner_rounds), _norm(c))
-    meta = structures.select(solved, moved, meta)
-    starts = tf.equal(meta.inner_rounds, 0)
-    return meta._replace(
-      inner_rounds=meta.inner_rounds + 1,
-      start_norm=tf.where(starts, _norm(c), meta.start_norm),
-    )
+    is_first = tf.equal(meta.inner_rounds, 0)  # Of all; z may have been set.
+    solved &= ~is_first
+    t = meta.t + tf.cast(solved, meta.t.dtype)
+    start = MetaIteration(t, z, tf.zeros_like(meta.inner_rounds), _norm(c))
+    meta = structures.select(solved | is_first, start, meta)
+    return meta._replace(inner_rounds=meta.inner_rounds + 1)
 
   def _gradient(self, meta: MetaIteration, z: Structure, c: Structure) -> Structure:
     """G^theta(z)."""

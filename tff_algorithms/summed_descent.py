@@ -8,8 +8,10 @@ iterations of the whole run. Hou et al. 2021, Algorithm 1 and Theorem 4.
 
 import collections
 import dataclasses
+import math
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -111,10 +113,17 @@ class LocalIterations(Term):
     return collections.OrderedDict({_AVERAGE: Upload(weighted_sum, weight)})
 
   def _weights(self, steps: tf.Tensor, z: Structure) -> tuple[tf.Tensor, tf.Tensor]:
-    """rho^steps, and rho + rho^2 + ... + rho^steps."""
-    rho = tf.constant(self.rho, structures.weight_dtype(z))
-    decay = tf.pow(rho, tf.cast(steps, rho.dtype))
-    return decay, rho * (1 - decay) / (1 - rho)
+    """rho^steps, and rho + rho^2 + ... + rho^steps, of rho as the steps have it.
+
+    In float64: in float32 nothing is left of the digits of 1 - rho^steps.
+    """
+    dtype = structures.weight_dtype(z)
+    rho = float(np.asarray(self.rho, dtype.as_numpy_dtype))
+    n = tf.cast(steps, tf.float64)
+    decay, total = tf.exp(n * math.log(rho)), n
+    if rho < 1:
+      total = -tf.math.expm1(n * math.log(rho)) * (rho / (1 - rho))
+    return tf.cast(decay, dtype), tf.cast(total, dtype)
 
   def absorb(self, state: Any, means: Any, server: ServerState) -> Any:
     tau = self.local_steps(server.round_num)
