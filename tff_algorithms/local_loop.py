@@ -86,6 +86,7 @@ def local_loop(
   s: Any,
   terms: Sequence[Callable[[Step], Structure]] = (),
   sum_gradients: bool = False,
+  compiled: bool = False,
 ) -> Outcome:
   """Takes local steps from x.
 
@@ -102,16 +103,19 @@ def local_loop(
     s: The optimizer's state to start from.
     terms: The augmenting gradients, to be summed; `()` for one that adds nothing.
     sum_gradients: Whether to add up the loss gradients.
+    compiled: Whether XLA compiles the steps, once for each number of rows. They are
+      then in memory.
   """
   shuffle_seed, step_seed = _fold_in(seed, 0), _fold_in(seed, 1)
 
   def steps(start, rows, end, place):
     """Steps on rows in memory up to number `end`, each on batch b of a pass."""
-    n = num_rows(rows)
+    as_given = tf.range(num_rows(rows))
 
     def order_of(pass_num):
       order_seed = _fold_in(shuffle_seed, pass_num)
-      return tf.random.experimental.stateless_shuffle(tf.range(n), order_seed)
+      order = tf.random.experimental.stateless_shuffle(as_given, order_seed)
+      return tf.ensure_shape(order, as_given.shape)  # It may be known, and then stays.
 
     def step(t, y, s, sums, order):
       pass_num, b = place(t)
@@ -130,8 +134,11 @@ def local_loop(
       sums = _accumulate(sums, g, num_rows(batch), sum_gradients)
       return t + 1, y, s, sums, order
 
-    *stop, _ = tf.while_loop(lambda t, *_: t < end, step, (*start, tf.range(n)))
-    return tuple(stop)
+    def loop():
+      *stop, _ = tf.while_loop(lambda t, *_: t < end, step, (*start, as_given))
+      return tuple(stop)
+
+    return tf.function(loop, jit_compile=True, autograph=False)() if compiled else loop()
 
   def part_steps(start, numbered_part):
     (number, part), first = numbered_part, start[0]

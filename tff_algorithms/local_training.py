@@ -106,6 +106,7 @@ class LocalTraining(Phase):
       the metrics, or None.
     num_gradient_points: How many points half of a split cohort is sent to take full
       gradients at, and nothing else; 0 for a cohort that is not split.
+    compiled: Whether XLA compiles the local steps, once for each number of rows.
     step_flops: What a local step costs, to be told in the metrics, or None.
   """
 
@@ -124,6 +125,7 @@ class LocalTraining(Phase):
   local_steps: Callable[[ServerState], tf.Tensor] | None = None
   communications: int | None = None
   num_gradient_points: int = 0
+  compiled: bool = False
   step_flops: int | None = None
 
   def __post_init__(self):
@@ -229,6 +231,7 @@ class LocalTraining(Phase):
       update=lambda t, s, y, g: optimizer.update(s, y, g),
       s=optimizer.start(message.optimizer, structures.tensor_specs(x.trainable)),
       sum_gradients=any(term.needs_gradient_sum for term in self.terms),
+      compiled=self.compiled,
       terms=[
         functools.partial(term.value, message=sent, prepared=made)
         for term, sent, made in zip(self.terms, message.terms, prepared, strict=True)

@@ -52,6 +52,7 @@ def build(
   average_aggregator: tff.aggregators.AggregationFactory | None = None,
   metrics_aggregator: tff.aggregators.UnweightedAggregationFactory | None = None,
   client_input: client_inputs.ClientInput | None = None,
+  compiled: bool = False,
   seed: int = 0,
 ) -> process.PhasedProcess:
   """Builds a saddle-point algorithm with local steps.
@@ -84,6 +85,8 @@ def build(
     metrics_aggregator: For the sums behind the metrics and the number of clients: a
       plain or a secure sum.
     client_input: What the clients' argument is, an ordinary data set by default.
+    compiled: Whether XLA compiles the local steps, once for each number of rows that a
+      client has: for many steps of small arithmetic.
     seed: The run's seed, for initial weights, shuffling, dropout and tau.
   """
   oracle = saddle_point.as_gradient_mapping(objective)
@@ -139,6 +142,7 @@ def build(
     seed=seed,
     local_steps=lambda server: steps(server.round_num),
     communications=1,
+    compiled=compiled,
   )
   return process.build_learning_process(
     server_steps.initial_state(

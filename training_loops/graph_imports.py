@@ -1,6 +1,7 @@
 """TensorFlow computations of TFF as parts of larger TensorFlow functions."""
 
 from collections.abc import Iterator, Sequence
+import itertools
 from typing import Any
 
 import tensorflow as tf
@@ -9,6 +10,9 @@ from tensorflow_federated.proto.v0 import computation_pb2
 # A resource of this name is each time another one (TensorFlow's
 # `ResourceHandle::ANONYMOUS_NAME`).
 _ANONYMOUS = b'cd2c89b7-88b7-44c8-ad83-06c2a9158347'
+
+
+_numbers = itertools.count()
 
 
 class GraphImport:
@@ -34,6 +38,7 @@ class GraphImport:
     self._result = list(_tensor_names(computation.result))
     if computation.initialize_op:
       _initialize_first(self._graph_def, computation.initialize_op)
+    _rename_functions(self._graph_def, f'_{next(_numbers)}')
 
   def __call__(self, values: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
     return tf.graph_util.import_graph_def(
@@ -42,6 +47,28 @@ class GraphImport:
       return_elements=self._result,
       name='c',
     )
+
+
+def _rename_functions(graph_def: Any, suffix: str) -> None:
+  """Gives functions names of their own.
+
+  The program has others of these names: those that were traced, which are not as they
+  were when TFF has simplified what it traced.
+  """
+  functions = graph_def.library.function
+  names = {f.signature.name: f.signature.name + suffix for f in functions}
+  for nodes in (graph_def.node, *(function.node_def for function in functions)):
+    for node in nodes:
+      node.op = names.get(node.op, node.op)
+      for value in node.attr.values():
+        for function in (value.func, *value.list.func):
+          if function.name in names:
+            function.name = names[function.name]
+  for function in functions:
+    function.signature.name = names[function.signature.name]
+  for gradient in graph_def.library.gradient:
+    gradient.function_name = names[gradient.function_name]
+    gradient.gradient_func = names[gradient.gradient_func]
 
 
 def _tensor_names(binding: Any) -> Iterator[str]:
