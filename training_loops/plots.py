@@ -225,6 +225,33 @@ def write_lines(
   _save(figure, path)
 
 
+def write_decades(
+  path: pathlib.Path,
+  panels: Mapping[str, Mapping[str, np.ndarray]],
+  labels: tuple[str, str],
+  title: str,
+) -> None:
+  """Draws lines on a logarithmic axis, panel by panel on the same one.
+
+  Args:
+    path: The picture.
+    panels: Points `[number, 2]` by name, by what stands above each panel.
+    labels: What the two coordinates are.
+    title: What stands above all.
+  """
+  figure = Figure(figsize=(5.5 * len(panels), 4.5), layout='constrained')
+  figure.suptitle(title)
+  every_axes = list(figure.subplots(1, len(panels), squeeze=False, sharey=True).flat)
+  for axes, (heading, lines) in zip(every_axes, panels.items(), strict=True):
+    for name, points in lines.items():
+      axes.plot(*points.T, marker=_marker(len(points)), ms=3, label=name)
+    axes.set_yscale('log')
+    _prettify(axes, labels[0], heading)
+  every_axes[0].set_ylabel(labels[1])
+  every_axes[-1].legend()
+  _save(figure, path)
+
+
 def write_grids(
   path: pathlib.Path,
   grids: Mapping[str, Mapping[tuple[float, float], float]],
