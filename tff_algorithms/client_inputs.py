@@ -33,6 +33,7 @@ class ClientRows(NamedTuple):
       a full gradient and no update, or an update and no full gradient. None for both.
     population: Which of several populations it belongs to, an int32 scalar, or None.
     state: What it has kept since it last took part; `()` where clients keep nothing.
+    held_back: Rows of its own that are none of `rows`, or None.
   """
 
   key: tf.Tensor
@@ -41,6 +42,7 @@ class ClientRows(NamedTuple):
   only_gradient: tf.Tensor | None = None
   population: tf.Tensor | None = None
   state: Any = ()
+  held_back: Any = None
 
   @property
   def rows_for_gradient(self) -> Any:
@@ -159,6 +161,47 @@ def of_populations(client_input: ClientInput) -> ClientInput:
   return ClientInput(
     tff.StructType([('client', client_input.type), ('population', np.int32)]), load
   )
+
+
+def holding_back(
+  client_input: ClientInput, fraction: float, batch_size: int, seed: int
+) -> ClientInput:
+  """As `client_input`, each client with a part of its rows held back.
+
+  The part is drawn from (seed, the client's key), so that it is the same in all rounds.
+  A client of which it would be less than a batch holds back nothing.
+
+  Args:
+    client_input: The clients' argument; its rows are in memory.
+    fraction: The share of the rows to hold back, rounded down to whole rows.
+    batch_size: The least number of rows to hold back.
+    seed: The run's seed.
+  """
+  if not 0 < fraction < 1:
+    raise ValueError(f'fraction must be between 0 and 1, found {fraction}.')
+  checks.count(batch_size, 'batch_size')
+
+  def load(value):
+    given = client_input.load(value)
+    if isinstance(given.rows, Stream):
+      raise ValueError('Of a stream nothing can be held back: it is never in memory.')
+    n = streams.num_rows(given.rows)
+    # In float64, where 0.1 of 30 is 3.
+    num_held = tf.cast(tf.floor(fraction * tf.cast(n, tf.float64) + 1e-9), tf.int32)
+    num_held = tf.where(num_held < batch_size, 0, num_held)
+    # [seed, 0] seeds the rounds, [seed, 1] the weights, [seed, 2] the local steps.
+    draw_seed = tf.random.experimental.stateless_fold_in(
+      tf.constant([seed, 3], tf.int64), given.key
+    )
+    order = tf.random.experimental.stateless_shuffle(tf.range(n), draw_seed)
+
+    def part(indices):
+      indices = tf.sort(indices)  # In the order that they were in.
+      return tf.nest.map_structure(lambda t: tf.gather(t, indices), given.rows)
+
+    return given._replace(rows=part(order[num_held:]), held_back=part(order[:num_held]))
+
+  return ClientInput(client_input.type, load)
 
 
 def in_halves(clients: Sequence[Any]) -> list[collections.OrderedDict]:

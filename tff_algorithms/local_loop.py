@@ -138,7 +138,9 @@ def local_loop(
       *stop, _ = tf.while_loop(lambda t, *_: t < end, step, (*start, as_given))
       return tuple(stop)
 
-    return tf.function(loop, jit_compile=True, autograph=False)() if compiled else loop()
+    return (
+      tf.function(loop, jit_compile=True, autograph=False)() if compiled else loop()
+    )
 
   def part_steps(start, numbered_part):
     (number, part), first = numbered_part, start[0]

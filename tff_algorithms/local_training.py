@@ -279,6 +279,7 @@ class LocalTraining(Phase):
       rows=given.rows,
       num_examples=tf.cast(n, structures.weight_dtype(x.trainable)),
       seed=seed,
+      held_back=given.held_back,
       full_gradient=lambda weights, dropout: local_loop.full_gradient(
         self.oracle,
         weights,
@@ -303,7 +304,10 @@ class LocalTraining(Phase):
     return {name: means[f'{term.name}_{name}'] for name in term.aggregators}
 
   def finish(self, server: ServerState, means: Any) -> ServerState:
-    stepped = self.server_step(server, means)
+    update = means[DELTA]
+    for term in self.terms:
+      update = term.scaled(update, self._means_of(term, means))
+    stepped = self.server_step(server, {**means, DELTA: update})
     states = tuple(
       term.absorb(state, self._means_of(term, means), server)
       for term, state in zip(self.terms, stepped.terms, strict=True)

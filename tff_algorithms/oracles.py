@@ -165,6 +165,22 @@ class WeightLoss(FunctionLoss):
     super().__init__(lambda weights, batch, seed: loss(weights), _no_start, ())
 
 
+def output_norm(
+  model: models.Model | tff.learning.models.FunctionalModel,
+) -> FunctionLoss:
+  """The mean over a batch of ||F||^2, F being the model's outputs without dropout."""
+  own = models.as_model(model)
+
+  def norm(weights, batch, seed):
+    del seed
+    x, _ = models.x_and_y(batch)
+    outputs = tf.nest.flatten(own.predict(weights, x, None))
+    squares = tf.add_n([tf.reduce_sum(tf.square(t)) for t in outputs])
+    return squares / tf.cast(tf.shape(outputs[0])[0], squares.dtype)
+
+  return FunctionLoss(norm, own.initialize, own.input_spec)
+
+
 def _no_start(seed: Any) -> ModelWeights:
   raise ValueError('A loss of the weights alone has none to start from.')
 

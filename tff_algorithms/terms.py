@@ -36,6 +36,7 @@ class Client:
       there; of no rows where the client is to send an update only.
     first_gradient: () -> the gradient of the first local step, at x.
     state: What the term keeps on this client, as it is before the round.
+    held_back: Rows that it does not train on, or None.
   """
 
   weights: ModelWeights
@@ -45,6 +46,7 @@ class Client:
   full_gradient: Callable[[ModelWeights, bool], Any]
   first_gradient: Callable[[], Structure]
   state: Any = ()
+  held_back: Any = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,6 +146,16 @@ class Term(abc.ABC):
     """
     del prepared, outcome
     return client.state
+
+  def scaled(self, update: Structure, means: Any) -> Structure:
+    """What it makes of the clients' mean update, before the server steps by that.
+
+    Args:
+      update: The mean update, or what the term before has made of it.
+      means: Its own aggregated uploads by name.
+    """
+    del means
+    return update
 
   def absorb(self, state: Any, means: Any, server: ServerState) -> Any:
     """Its next state at the server.
