@@ -129,19 +129,60 @@ class Elastic(Term):
     }
 
 
-def build_elastic(
-  build: Callable[..., tff.templates.IterativeProcess],
+def elastic_arguments(
   model: models.Model | tff.learning.models.FunctionalModel,
+  client_input: client_inputs.ClientInput,
   *,
+  batch_size: int,
+  weighting: str,
+  seed: int,
   tau: float = 0.5,
   sensitivity: str = 'momentum',
   mu: float = 0.95,
   fraction: float = 0.1,
+  aggregator: tff.aggregators.AggregationFactory | None = None,
+) -> dict[str, Any]:
+  """The `terms` and the `client_input` that make an algorithm elastic.
+
+  Args:
+    model: What is trained, and whose outputs are looked at.
+    client_input: What the clients' argument is.
+    batch_size: The rows of a batch of B_k.
+    weighting: That of the algorithm, 'examples' or 'uniform'.
+    seed: The run's seed.
+    tau: What is added to 1 where the outputs do not depend on a coordinate.
+    sensitivity: 'momentum', over the batches of B_k, or their 'average'.
+    mu: The decay of the former.
+    fraction: The share of its data that a client holds back for B_k.
+    aggregator: For the Omega_k, their (weighted) mean by default.
+  """
+  checks.one_of(sensitivity, SENSITIVITIES, 'sensitivity')
+  term = Elastic(
+    output_norm=oracles.output_norm(model),
+    tau=checks.not_negative(tau, 'tau'),
+    mu=checks.fraction(mu, 'mu') if sensitivity == 'momentum' else None,
+    batch_size=batch_size,
+    weighting=weighting,
+    aggregator=local_training.mean_aggregator(
+      aggregator, weighting, 'sensitivity_aggregator'
+    ),
+  )
+  held_back = client_inputs.holding_back(client_input, fraction, batch_size, seed)
+  return {'terms': [term], 'client_input': held_back}
+
+
+def build_elastic(
+  build: Callable[..., tff.templates.IterativeProcess],
+  model: models.Model | tff.learning.models.FunctionalModel,
+  *,
   batch_size: int,
   sensitivity_batch_size: int | None = None,
-  weighting: str = 'examples',
   sensitivity_aggregator: tff.aggregators.AggregationFactory | None = None,
-  objective: Oracle | None = None,
+  tau: float = 0.5,
+  sensitivity: str = 'momentum',
+  mu: float = 0.95,
+  fraction: float = 0.1,
+  weighting: str = 'examples',
   terms: Sequence[Term] = (),
   client_input: client_inputs.ClientInput | None = None,
   seed: int = 0,
@@ -154,43 +195,42 @@ def build_elastic(
       `server_optimizer`, FedAvgM), `build_fed_prox`, `build_scaffold`,
       `build_mime_lite`, or any other that takes `terms` and has local steps.
     model: What is trained, and whose outputs are looked at.
+    batch_size: The rows of a local step.
+    sensitivity_batch_size: Those of a batch of B_k, as many by default; with 1 the
+      average is over examples, as in equation 1.
+    sensitivity_aggregator: For the Omega_k, their (weighted) mean by default.
     tau: What is added to 1 where the outputs do not depend on a coordinate.
     sensitivity: 'momentum', over the batches of B_k, or their 'average'.
     mu: The decay of the former.
     fraction: The share of its data that a client holds back for B_k: the same in all
       rounds, and not trained on. A client of which that is less than a batch holds back
       nothing and sends no Omega_k.
-    batch_size: The rows of a local step.
-    sensitivity_batch_size: Those of a batch of B_k, as many by default; with 1 the
-      average is over examples, as in equation 1.
     weighting: 'examples', of those trained on, or 'uniform'; for Omega_k and Delta_k.
-    sensitivity_aggregator: For the Omega_k, their (weighted) mean by default.
-    objective: What clients differentiate, if not the model's loss.
     terms: Augmenting gradients to add to the local step.
     client_input: What the clients' argument is, an ordinary data set by default.
     seed: The run's seed.
     **arguments: The other arguments of `build`.
   """
-  checks.one_of(sensitivity, SENSITIVITIES, 'sensitivity')
-  size = batch_size if sensitivity_batch_size is None else sensitivity_batch_size
-  elastic = Elastic(
-    output_norm=oracles.output_norm(model),
-    tau=checks.not_negative(tau, 'tau'),
-    mu=checks.fraction(mu, 'mu') if sensitivity == 'momentum' else None,
-    batch_size=checks.count(size, 'sensitivity_batch_size'),
+  if client_input is None:
+    client_input = client_inputs.from_dataset(models.as_model(model).input_spec)
+  elastic = elastic_arguments(
+    model,
+    client_input,
+    batch_size=batch_size if sensitivity_batch_size is None else sensitivity_batch_size,
     weighting=weighting,
-    aggregator=local_training.mean_aggregator(
-      sensitivity_aggregator, weighting, 'sensitivity_aggregator'
-    ),
+    seed=seed,
+    tau=tau,
+    sensitivity=sensitivity,
+    mu=mu,
+    fraction=fraction,
+    aggregator=sensitivity_aggregator,
   )
-  oracle = oracles.as_oracle(model) if objective is None else objective
-  plain_input = client_input or client_inputs.from_dataset(oracle.batch_spec)
   return build(
-    oracle,
+    model,
     batch_size=batch_size,
     weighting=weighting,
-    terms=[elastic, *terms],
-    client_input=client_inputs.holding_back(plain_input, fraction, size, seed),
+    terms=[*elastic['terms'], *terms],
+    client_input=elastic['client_input'],
     seed=seed,
     **arguments,
   )

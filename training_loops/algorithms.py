@@ -76,6 +76,32 @@ def _local_step_options(weighting: str) -> tuple[Option, ...]:
   )
 
 
+_ELASTIC_TAU = number(
+  'elastic_tau', 0.5, 'What the least sensitive weights are boosted by.', at_least=0
+)
+_ELASTIC_FRACTION = number(
+  'elastic_fraction',
+  0.1,
+  'Share of the data of a client that its sensitivity is taken on, not trained on.',
+  above=0,
+  below=1,
+)
+_ELASTIC = choice(
+  'elastic_sensitivity',
+  'none',
+  'Elastic aggregation: how the sensitivity of the outputs to each weight, by which '
+  'its update is scaled, is taken over batches.',
+  {
+    'none': [],
+    'momentum': [
+      _ELASTIC_TAU,
+      number('elastic_mu', 0.95, 'The decay over batches.', at_least=0, below=1),
+      _ELASTIC_FRACTION,
+    ],
+    'average': [_ELASTIC_TAU, _ELASTIC_FRACTION],
+  },
+)
+
 _LOCAL_STEPS = _local_step_options('examples')
 _LOCAL_TRAINING = (
   *_LOCAL_STEPS,
@@ -97,6 +123,7 @@ _MIME = (
     'mime_split_cohort',
     'Half of the clients send only gradients, the others only updates.',
   ),
+  _ELASTIC,
 )
 _MIME_CONTROL_VARIATE = choice(
   'mime_control_variate',
@@ -170,10 +197,11 @@ def _scaffold(config, model, **common):
   from tff_algorithms.scaffold import build_scaffold
 
   rho = config['fed_prox_rho']
+  own = [Proximal(rho)] if rho else []
   return build_scaffold(
     model,
     option=int(config['scaffold_option']),
-    terms=[Proximal(rho)] if rho else [],
+    terms=[*own, *common.pop('terms', ())],
     **_stateful_training(config),
     **common,
   )
@@ -244,13 +272,13 @@ _MIXED = ('clients', 'central')
 _ALGORITHMS = {
   'fed_avg': Algorithm(
     'FedAvg / FedOpt: local SGD, any server optimizer (McMahan 2017, Reddi 2021).',
-    _LOCAL_TRAINING,
+    (*_LOCAL_TRAINING, _ELASTIC),
     _fed_avg,
     selects=True,
   ),
   'fed_prox': Algorithm(
     'FedProx: FedAvg with a proximal term in the local loss (Li 2020).',
-    (*_LOCAL_TRAINING, _fed_prox_rho(0.1)),
+    (*_LOCAL_TRAINING, _fed_prox_rho(0.1), _ELASTIC),
     _fed_prox,
     selects=True,
   ),
@@ -266,6 +294,7 @@ _ALGORITHMS = {
         {'1': [], '2': []},
       ),
       _fed_prox_rho(0.0),
+      _ELASTIC,
     ),
     _scaffold,
     is_stateful=True,
@@ -422,6 +451,33 @@ def is_mixed(config: Config) -> bool:
   return 'central' in _ALGORITHMS[config['algorithm']].takes
 
 
+def _elastic(
+  config: Config,
+  task: 'tasks.Task',
+  client_input: 'client_inputs.ClientInput | None',
+) -> dict[str, Any]:
+  """The arguments of builders that make an algorithm elastic."""
+  from tff_algorithms import client_inputs, elastic, models
+
+  if task.selection is not None:
+    raise ValueError(
+      'Elastic aggregation needs the sensitivity to all weights, and clients of '
+      f'{task.name} are sent a part of them: --selection=none sends them all.'
+    )
+  how = {'sensitivity': config['elastic_sensitivity'], 'tau': config['elastic_tau']}
+  if 'elastic_mu' in config:
+    how['mu'] = config['elastic_mu']
+  return elastic.elastic_arguments(
+    task.model,
+    client_input or client_inputs.from_dataset(models.as_model(task.model).input_spec),
+    batch_size=config['batch_size'],
+    weighting=config['client_weighting'],
+    seed=config['seed'],
+    fraction=config['elastic_fraction'],
+    **how,
+  )
+
+
 def build(
   config: Config,
   task: 'tasks.Task',
@@ -448,6 +504,8 @@ def build(
   if algorithm.is_stateful:
     common['num_clients'] = len(task.train.client_ids)
     common['client_states_by_file'] = True
+  if config.get('elastic_sensitivity', 'none') != 'none':
+    common |= _elastic(config, task, client_input)
   if not is_mixed(config):
     return algorithm.build(config, model, **common)
   mixed_algorithms.require_central(config, task)
