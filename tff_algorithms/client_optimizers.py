@@ -10,6 +10,7 @@ import abc
 import dataclasses
 from typing import Any
 
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_algorithms import base_optimizers, server_steps, structures
@@ -63,7 +64,7 @@ class Fresh(ClientOptimizer):
 
   def message(self, server: ServerState, factor: Any) -> Any:
     rate = server.hparams['client_learning_rate']
-    return rate if factor is None else rate * factor
+    return rate if factor is None else rate * tf.cast(factor, rate.dtype)
 
   def start(self, message: Any, specs: Structure) -> Any:
     optimizer = self._optimizer

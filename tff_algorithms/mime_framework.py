@@ -114,7 +114,8 @@ class MimeStep:
     own = {name: means[f'{self.first.name}_{name}'] for name in self.first.aggregators}
     c = self.first.c(server.terms[0], own)
     s, _ = self.base_optimizer.next(s, x, structures.add(c, *self._others_at_x(server)))
-    eta_g = server.hparams['server_learning_rate'] * self.schedule(server.round_num)
+    eta_g = server.hparams['server_learning_rate']
+    eta_g *= tf.cast(self.schedule(server.round_num), eta_g.dtype)
     x = structures.subtract(x, structures.scale(eta_g, means[DELTA]))
     return server._replace(optimizer=s, weights=server.weights._replace(trainable=x))
 

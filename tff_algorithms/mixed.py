@@ -166,7 +166,8 @@ class CentralSteps:
       factor: What the rate is multiplied by.
       g_f: The augmenting gradient, or `()`.
     """
-    rate = server.hparams['central_learning_rate'] * factor
+    rate = server.hparams['central_learning_rate']
+    rate *= tf.cast(factor, rate.dtype)
     specs = structures.tensor_specs(server.weights.trainable)
     s = self.optimizer.start(rate, specs)
     return self.loss.train(server, self.num_steps, self.optimizer.update, s, g_f)

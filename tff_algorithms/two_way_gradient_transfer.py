@@ -142,7 +142,8 @@ class TwoWayStep(ParallelStep):
     return server.terms[0].g_f
 
   def keep(self, server: ServerState, means: Any, central: local_loop.Outcome) -> tuple:
-    eta = server.hparams['client_learning_rate'] * self.schedule(server.round_num)
+    eta = server.hparams['client_learning_rate']
+    eta *= tf.cast(self.schedule(server.round_num), eta.dtype)
     transferred = Transferred(
       g_c=structures.scale(
         1 / tf.cast(central.num_steps, tf.float64), central.gradient_sum
