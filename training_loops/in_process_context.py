@@ -3,21 +3,17 @@
 Apart from `runtimes` because importing it imports TFF.
 """
 
-import collections
-from collections.abc import Iterator, MutableMapping, Sequence
-import itertools
+from collections.abc import Sequence
+import threading
 from typing import Any
 
-import numpy as np
-import tensorflow as tf
 import tensorflow_federated as tff
 
-from training_loops import kept, round_plan, threads, worker_context
-from training_loops.round_plan import ClientPass, Function, Plan, Tensor
+from training_loops import kept, plan_values, round_plan, threads
+from training_loops.plan_values import Values
+from training_loops.round_plan import ClientPass, Function, Plan
 
 _MAX_PLANS = 128  # More than a program calls in turn.
-
-_Values = MutableMapping[Tensor, tf.Tensor]
 
 
 class InProcessContext(tff.framework.SyncContext):
@@ -25,6 +21,9 @@ class InProcessContext(tff.framework.SyncContext):
 
   Clients' values are accumulated in the clients' order, so that the same round has the
   same result, and no more than a few clients' are there at a time.
+
+  What draws random numbers by TensorFlow's stateful operations, such as the noise of
+  TFF's differential privacy, draws on from round to round.
   """
 
   def __init__(self, num_threads: int):
@@ -33,11 +32,10 @@ class InProcessContext(tff.framework.SyncContext):
     Args:
       num_threads: How many clients compute at once.
     """
-    self._plans = kept.Kept(_MAX_PLANS, _planned)
+    self._num_threads = num_threads
+    self._plans = kept.Kept(_MAX_PLANS, round_plan.make)
     self._caller = threads.Threads(1)
-    self._workers = threads.Threads(num_threads)
-    # One more each than are at work, so that none has to wait for the accumulation.
-    self._max_started = 2 * num_threads
+    self._helpers = threads.Threads(num_threads - 1)
 
   def invoke(self, comp: Any, arg: Any) -> Any:
     """Calls a computation."""
@@ -46,168 +44,119 @@ class InProcessContext(tff.framework.SyncContext):
 
   def _invoke(self, comp: Any, arg: Any) -> Any:
     plan: Plan = self._plans(comp)
-    values, clients = _given(plan, arg, comp.type_signature.parameter)
+    values, clients = plan_values.given(
+      plan.argument, arg, comp.type_signature.parameter
+    )
     for step in plan.steps:
       if isinstance(step, ClientPass):
         self._run_clients(step, values, clients)
       else:
         values.update(_run(step, values))
     result_type = comp.type_signature.result
-    result = _result(plan.result, result_type, values, clients)
-    return tff.types.type_to_py_container(result, result_type)
+    return plan_values.result(plan.result, result_type, values, clients)
 
   def _run_clients(
-    self,
-    step: ClientPass,
-    values: _Values,
-    clients: Sequence[_Values],
+    self, step: ClientPass, values: Values, clients: Sequence[Values]
   ) -> None:
     """Adds the totals to values, and to each client's values what is kept of it."""
-    sums = [values[tensor] for a in step.aggregates for tensor in a.zero]
-    before = [tensor for a in step.aggregates for tensor in a.before]
-    after = [tensor for a in step.aggregates for tensor in a.after]
-    total = [tensor for a in step.aggregates for tensor in a.total]
-    for own, made in self._work(step.work, values, clients):
-      known = collections.ChainMap(made, own, values)
-      known = known.new_child(dict(zip(before, sums, strict=True)))
-      known.update(_run(step.accumulation, known))
-      sums = [known[tensor] for tensor in after]
-      own.update((tensor, made[tensor]) for tensor in step.kept)
-    values.update(zip(total, sums, strict=True))
-
-  def _work(
-    self, work: Function, values: _Values, clients: Sequence[_Values]
-  ) -> Iterator[tuple[Any, _Values]]:
-    """Each client with what it has made, in order, as soon as that is there."""
-
-    def start(own):
-      known = collections.ChainMap(own, values)
-      started.append((own, self._workers.start(lambda: _run(work, known))))
-
-    started: collections.deque = collections.deque()
-    rest = iter(clients)
-    for own in itertools.islice(rest, self._max_started):
-      start(own)
-    while started:
-      own, future = started.popleft()
-      made = future.result()
-      for following in itertools.islice(rest, 1):
-        start(following)
-      yield own, made
+    running = _RunningPass(step, values, clients, max_ahead=2 * self._num_threads)
+    num_helpers = min(self._num_threads, len(clients)) - 1
+    futures = [self._helpers.start(running.work) for _ in range(num_helpers)]
+    running.work()
+    for future in futures:
+      future.result()
+    values.update(running.totals())
 
 
-def _planned(comp: Any) -> Plan:
-  return round_plan.make(tff.backends.native.desugar_and_transform_to_native(comp))
+class _RunningPass:
+  """A pass over the clients, in which several threads take part.
+
+  A thread takes one client after the other, and accumulates what is there to be when
+  it has done one, unless another is at it.
+  """
+
+  def __init__(
+    self,
+    step: ClientPass,
+    values: Values,
+    clients: Sequence[Values],
+    max_ahead: int,
+  ):
+    """Initializes the pass.
+
+    Args:
+      step: What to do.
+      values: What there is at the server.
+      clients: What each client has; gets what is kept of it.
+      max_ahead: Of how many clients what they have made may be there at once.
+    """
+    self._step = step
+    self._values = values
+    self._clients = clients
+    self._max_ahead = max_ahead
+    self._sums = [values[tensor] for a in step.aggregates for tensor in a.zero]
+    self._before = [tensor for a in step.aggregates for tensor in a.before]
+    self._after = [tensor for a in step.aggregates for tensor in a.after]
+    # What follows is for who holds this.
+    self._changed = threading.Condition()
+    self._num_taken = 0
+    self._num_accumulated = 0
+    self._made: dict[int, Values] = {}  # By client.
+    self._is_accumulating = False
+    self._has_failed = False
+
+  def work(self) -> None:
+    """Takes part until there is no client left; raises what went wrong here."""
+    try:
+      while (i := self._take()) is not None:
+        own = self._clients[i]
+        made = _run(self._step.work, {**self._values, **own})
+        own.update((tensor, made[tensor]) for tensor in self._step.kept)
+        self._accumulate_with(i, made)
+    except BaseException:
+      with self._changed:
+        self._has_failed = True
+        self._changed.notify_all()
+      raise
+
+  def totals(self) -> Values:
+    """What has been accumulated, when all have done."""
+    total = (tensor for a in self._step.aggregates for tensor in a.total)
+    return dict(zip(total, self._sums, strict=True))
+
+  def _take(self) -> int | None:
+    """The number of the next client, None if there is none or something is wrong."""
+    with self._changed:
+      i = self._num_taken
+      if i == len(self._clients):
+        return None
+      self._num_taken += 1
+      self._changed.wait_for(
+        lambda: self._has_failed or i < self._num_accumulated + self._max_ahead
+      )
+      return None if self._has_failed else i
+
+  def _accumulate_with(self, i: int, made: Values) -> None:
+    with self._changed:
+      self._made[i] = made
+      if self._is_accumulating:
+        return
+      self._is_accumulating = True
+    while True:
+      with self._changed:
+        following = self._made.pop(self._num_accumulated, None)
+        if following is None:
+          self._is_accumulating = False
+          return
+      known = {**self._values, **self._clients[self._num_accumulated], **following}
+      known.update(zip(self._before, self._sums, strict=True))
+      known.update(_run(self._step.accumulation, known))
+      self._sums = [known[tensor] for tensor in self._after]
+      with self._changed:
+        self._num_accumulated += 1
+        self._changed.notify_all()
 
 
-def _run(function: Function, values: _Values) -> _Values:
+def _run(function: Function, values: Values) -> Values:
   outputs = function.call([values[tensor] for tensor in function.inputs])
   return dict(zip(function.outputs, outputs, strict=True))
-
-
-def _given(
-  plan: Plan, arg: Any, parameter: tff.Type | None
-) -> tuple[_Values, Sequence[_Values]]:
-  """The values of an argument, and those of it that each client has."""
-  if parameter is None:
-    return {}, []
-  arg = worker_context.transformed(arg)
-  num_clients = worker_context.num_clients(arg, parameter)
-  values: _Values = {}
-  clients: list[_Values] = [{} for _ in range(num_clients or 0)]
-  tensors = iter(plan.argument)
-
-  def add(value, value_type):
-    if isinstance(value_type, tff.FederatedType):
-      if value_type.placement is tff.CLIENTS and not value_type.all_equal:
-        parts = list(itertools.islice(tensors, _num_tensors(value_type.member)))
-        for own, part in zip(clients, value, strict=True):
-          own.update(zip(parts, _flattened(part, value_type.member), strict=True))
-      else:
-        add(value, value_type.member)
-    elif isinstance(value_type, tff.StructType):
-      for part, part_type in _parts(value, value_type):
-        add(part, part_type)
-    else:
-      values[next(tensors)] = _to_tensor(value, value_type)
-
-  add(arg, parameter)
-  return values, clients
-
-
-def _num_tensors(value_type: tff.Type) -> int:
-  if isinstance(value_type, tff.StructType):
-    return sum(map(_num_tensors, value_type))
-  return 1
-
-
-def _parts(value: Any, value_type: tff.StructType) -> Iterator[tuple[Any, tff.Type]]:
-  parts = tff.structure.from_container(value)
-  if len(parts) != len(value_type):
-    raise TypeError(f'Expected {value_type}, found a structure of {len(parts)}.')
-  return zip(parts, value_type, strict=True)
-
-
-def _flattened(value: Any, value_type: tff.Type) -> Iterator[tf.Tensor]:
-  if isinstance(value_type, tff.StructType):
-    for part, part_type in _parts(value, value_type):
-      yield from _flattened(part, part_type)
-  else:
-    yield _to_tensor(value, value_type)
-
-
-def _to_tensor(value: Any, value_type: tff.Type) -> tf.Tensor:
-  """A tensor, or a data set as a variant tensor, of its type.
-
-  Raises:
-    TypeError: If the value is none of the type.
-  """
-  if isinstance(value_type, tff.SequenceType):
-    return _to_variant(value, value_type)
-  if not _is_of_type(value, value_type):
-    # Whether it may stand for one, TFF says as it does everywhere.
-    message, _ = tff.framework.serialize_value(value, value_type)
-    value, _ = tff.framework.deserialize_value(message, value_type)
-  return tf.constant(value, tf.dtypes.as_dtype(value_type.dtype.type))
-
-
-def _is_of_type(value: Any, value_type: tff.TensorType) -> bool:
-  if isinstance(value, np.ndarray | np.generic):
-    return value.dtype == value_type.dtype and value.shape == value_type.shape
-  return isinstance(value, str | bytes) and value_type == tff.TensorType(np.str_)
-
-
-def _to_variant(value: Any, value_type: tff.SequenceType) -> tf.Tensor:
-  if isinstance(value, list):
-    message, _ = tff.framework.serialize_value(value, value_type)
-    value, _ = tff.framework.deserialize_value(message, value_type)
-  if not isinstance(value, tf.data.Dataset):
-    raise TypeError(f'Expected a data set, found {type(value)}.')
-  found = tff.SequenceType(tff.types.tensorflow_to_type(value.element_spec))
-  if not value_type.is_assignable_from(found):
-    raise TypeError(f'Expected a data set of {value_type}, found one of {found}.')
-  return tf.data.experimental.to_variant(value)
-
-
-def _result(
-  planned: Any, value_type: tff.Type, values: _Values, clients: Sequence[_Values]
-) -> Any:
-  """What has been made, in `tff.structure.Struct`s."""
-  if isinstance(value_type, tff.FederatedType):
-    member = value_type.member
-    if value_type.placement is tff.SERVER or value_type.all_equal:
-      return _result(planned, member, values, clients)
-    return [
-      _result(planned, member, collections.ChainMap(own, values), ()) for own in clients
-    ]
-  if isinstance(value_type, tff.StructType):
-    elements = tff.structure.iter_elements(value_type)
-    return tff.structure.Struct(
-      (name, _result(part, part_type, values, clients))
-      for part, (name, part_type) in zip(planned, elements, strict=True)
-    )
-  return _to_numpy(values[planned])
-
-
-def _to_numpy(tensor: tf.Tensor) -> Any:
-  return tensor.numpy()

@@ -123,19 +123,20 @@ class Plan:
   result: Any
 
 
-def make(compiled: tff.framework.ConcreteComputation) -> Plan:
+def make(comp: tff.framework.ConcreteComputation) -> Plan:
   """Plans a computation.
-
-  Args:
-    compiled: What `tff.backends.native.desugar_and_transform_to_native` returns.
 
   Raises:
     UnsupportedError: If it cannot be planned.
   """
+  # As TFF compiles it for its worker, but for simplifying each TensorFlow graph in it:
+  # TensorFlow does that when it has the whole of a function.
+  block, _ = tff.tensorflow.replace_intrinsics_with_bodies(comp.to_building_block())
+  block = tff.framework.to_call_dominant(block)
   planner = _Planner()
-  parameter = compiled.type_signature.parameter
+  parameter = comp.type_signature.parameter
   argument = None if parameter is None else _tensors(parameter)
-  result = planner.evaluate(compiled.to_building_block(), {}, SERVER)
+  result = planner.evaluate(block, {}, SERVER)
   if callable(result):
     result = result(argument, SERVER)
   return Plan(list(_flatten(argument)), planner.steps(_flatten(result)), result)
@@ -282,8 +283,10 @@ class _Planner:
       known = dict(zip(inputs, values, strict=True))
 
       def row(value):
-        values = {**known, key: value}
-        return tf.nest.map_structure(lambda t: _build([t], values)[0], selected)
+        # Importing a graph does not capture what is outside, as identity does.
+        inside = {tensor: tf.identity(outside) for tensor, outside in known.items()}
+        inside[key] = value
+        return tf.nest.map_structure(lambda t: _build([t], inside)[0], selected)
 
       data_set = tf.data.Dataset.from_tensor_slices(values[0]).map(row)
       return [tf.data.experimental.to_variant(data_set)]
