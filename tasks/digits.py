@@ -25,13 +25,13 @@ _FIRST_OF_SERVER = 5
 def logistic(name: str, seed: int, partition: Callable) -> Task:
   """Multinomial logistic regression: convex, started at zero."""
   model = image_models.logistic(_SHAPE, _NUM_CLASSES)
-  return Task(name, model, *_data(seed, partition))
+  return Task(name, model, *load(seed, partition))
 
 
 def mlp(name: str, seed: int, partition: Callable) -> Task:
   """One hidden layer of 64 rectified units."""
   model = image_models.mlp(_SHAPE, _NUM_CLASSES, (64,))
-  return Task(name, model, *_data(seed, partition))
+  return Task(name, model, *load(seed, partition))
 
 
 def mixed(name: str, seed: int, partition: Callable) -> Task:
@@ -40,7 +40,7 @@ def mixed(name: str, seed: int, partition: Callable) -> Task:
   As with smiles in Augenstein et al. 2022 (mixed FL), whoever trains on one part alone
   never learns the other.
   """
-  train, test = _data(seed, partition)
+  train, test = load(seed, partition)
 
   def part(data, is_clients):
     def load(client_id):
@@ -60,8 +60,8 @@ def mixed(name: str, seed: int, partition: Callable) -> Task:
   )
 
 
-def _data(seed: int, partition: Callable) -> tuple[FederatedData, FederatedData]:
-  """Train and test data of the same clients."""
+def load(seed: int, partition: Callable) -> tuple[FederatedData, FederatedData]:
+  """Training and test data of the same clients."""
   digits = datasets.load_digits()
   rows = collections.OrderedDict(
     x=(digits.images / 16).astype(np.float32),  # Pixels are integers from 0 to 16.

@@ -84,6 +84,11 @@ _TASKS = {
   'digits_logistic': _digits('logistic regression', 'logistic'),
   'digits_mlp': _digits('one hidden layer of 64', 'mlp'),
   'digits_mixed': _digits('server has 5 to 9, logistic', 'mixed'),
+  'digits_gan': _Entry(
+    'Handwritten digits (8x8, bundled with scikit-learn), adversarial network.',
+    'tasks.digits_gan.gan',
+    {'partitioner': partitions.choice('dirichlet', 50)},
+  ),
   'emnist_logistic': _emnist('logistic regression', 'logistic'),
   'emnist_mlp': _emnist('two hidden layers of 300 and 100', 'mlp'),
   'emnist_cnn': _emnist('CNN with dropout', 'cnn'),

@@ -28,6 +28,7 @@ _ROWS = {
   'digits_logistic': ((8, 8), 10),
   'digits_mlp': ((8, 8), 10),
   'digits_mixed': ((8, 8), 10),
+  'digits_gan': ((8, 8), 3),
   'emnist_logistic': ((28, 28), 62),
   'emnist_mlp': ((28, 28), 62),
   'emnist_cnn': ((28, 28), 62),
