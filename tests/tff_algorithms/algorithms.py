@@ -1,24 +1,34 @@
 """Every algorithm of the package on a small problem, for tests of what they share."""
 
+import dataclasses
 import functools
 
 import numpy as np
 import pytest
 
 from tests.tff_algorithms import problems
-from tff_algorithms import base_optimizers, oracles
+from tff_algorithms import base_optimizers, models, oracles
 from tff_algorithms.client_states import InMemoryClientStates
+from tff_algorithms.extra_step_local_sgd import build_extra_step_local_sgd
 from tff_algorithms.fed_avg import build_fed_avg
+from tff_algorithms.fed_avg_s import build_fed_avg_s
 from tff_algorithms.fed_dyn import build_fed_dyn
 from tff_algorithms.fed_prox import build_fed_prox
 from tff_algorithms.loc_mime import build_loc_mime
 from tff_algorithms.mime import build_mime
 from tff_algorithms.mime_lite import build_mime_lite
 from tff_algorithms.mime_mvr import build_mime_mvr
+from tff_algorithms.minibatch_mirror import (
+  build_minibatch_mirror_descent,
+  build_minibatch_mirror_prox,
+)
 from tff_algorithms.one_way_gradient_transfer import build_one_way_gradient_transfer
 from tff_algorithms.parallel_training import build_parallel_training
 from tff_algorithms.process import StatefulProcess
+from tff_algorithms.saddle_point import SaddlePoint
 from tff_algorithms.scaffold import build_scaffold
+from tff_algorithms.scaffold_catalyst_s import build_scaffold_catalyst_s
+from tff_algorithms.scaffold_s import build_scaffold_s
 from tff_algorithms.server_only import build_server_only
 from tff_algorithms.two_way_gradient_transfer import build_two_way_gradient_transfer
 
@@ -106,6 +116,61 @@ def _two_way_with_an_aggregator_for_all(model, central, **arguments):
 
 two_way_gradient_transfer = _of_mixed(_two_way_with_an_aggregator_for_all, **_CENTRAL)
 
+
+def _logistic_game():
+  """Logistic regression whose bias is an adversary's."""
+  logistic = problems.logistic().model
+
+  def initialize(seed):
+    weights = logistic.initialize(seed).trainable
+    return models.ModelWeights(SaddlePoint(weights['kernel'], weights['bias']), ())
+
+  def predict(weights, x, seed):
+    return x @ weights.trainable.min + weights.trainable.max
+
+  return dataclasses.replace(logistic, initialize=initialize, predict=predict)
+
+
+def _of_saddle(build, **own):
+  """Builds a process with local steps for the game."""
+
+  def build_with(**arguments):
+    defaults = dict(client_learning_rate=0.1, batch_size=4, local_steps=3, **own)
+    arguments = defaults | _with_an_aggregator_for_all(arguments)
+    return build(_logistic_game(), **arguments)
+
+  return build_with
+
+
+def _of_mirror(build):
+  def build_with(**arguments):
+    return build(_logistic_game(), learning_rate=0.1, **arguments)
+
+  return build_with
+
+
+fed_avg_s = _of_saddle(build_fed_avg_s)
+extra_step_local_sgd = _of_saddle(build_extra_step_local_sgd)
+scaffold_s = _of_saddle(build_scaffold_s)
+scaffold_catalyst_s = _of_saddle(build_scaffold_catalyst_s, theta=0.5)
+minibatch_mirror_descent = _of_mirror(build_minibatch_mirror_descent)
+minibatch_mirror_prox = _of_mirror(build_minibatch_mirror_prox)
+
+# Of full gradients alone: these do not depend on how rows are batched.
+SERVER_STEPS_ONLY = (
+  server_only,
+  server_only_mvr,
+  minibatch_mirror_descent,
+  minibatch_mirror_prox,
+)
+SADDLE = {
+  'fed_avg_s': fed_avg_s,
+  'extra_step_local_sgd': extra_step_local_sgd,
+  'scaffold_s': scaffold_s,
+  'scaffold_catalyst_s': scaffold_catalyst_s,
+  'minibatch_mirror_descent': minibatch_mirror_descent,
+  'minibatch_mirror_prox': minibatch_mirror_prox,
+}
 MIME_FAMILY = {
   'mime': mime,
   'mime_previous': mime_previous,
@@ -123,6 +188,7 @@ BUILDERS = {
   'parallel_training': parallel_training,
   'one_way_gradient_transfer': one_way_gradient_transfer,
   'two_way_gradient_transfer': two_way_gradient_transfer,
+  **SADDLE,
 }
 every_algorithm = pytest.mark.parametrize('build', BUILDERS.values(), ids=BUILDERS)
 

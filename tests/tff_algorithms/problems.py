@@ -155,8 +155,14 @@ def run(process, cohorts):
 
 def assert_close(actual, expected, tolerance=1e-5):
   """Each tensor agrees to `tolerance` relative to its norm."""
+  actual, expected = _by_name(actual), _by_name(expected)
   assert set(actual) == set(expected)
   for name in expected:
     difference = np.linalg.norm(np.asarray(actual[name], np.float64) - expected[name])
     scale = np.linalg.norm(np.asarray(expected[name], np.float64))
     assert difference <= tolerance * scale, f'{name}: {difference} against {scale}'
+
+
+def _by_name(weights):
+  """Weights that are a tuple of tensors by their places."""
+  return dict(enumerate(weights)) if isinstance(weights, tuple) else weights

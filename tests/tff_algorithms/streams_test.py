@@ -217,7 +217,9 @@ def _rounds(built):
 def test_every_algorithm_does_with_streams_what_it_does_with_data_sets(build, runtime):
   """Partial batches and parts, an empty client, one with a NaN, a cut within a part."""
   local = dict(shuffle=False, epochs=2, max_steps=7)
-  if build in (algorithms.server_only, algorithms.server_only_mvr):
+  if build in algorithms.SADDLE.values():
+    local = dict(shuffle=False, local_steps=7)
+  if build in algorithms.SERVER_STEPS_ONLY:
     local = {}  # A full gradient does not depend on its batches, nor on parts.
   stream = client_inputs.from_stream(_SPEC, 8)
   streamed = _rounds(build(client_input=stream, **local))
