@@ -110,6 +110,11 @@ class Elastic(Term):
 
   def zeta(self, omega: Structure) -> Structure:
     """How much further each coordinate goes; 1 + tau where Omega is 0 altogether."""
+    # Without any Omega_k their mean is no number, and noise may make it negative.
+    known = structures.all_finite(omega)
+    omega = tf.nest.map_structure(
+      lambda t: tf.where(known, tf.nn.relu(t), tf.zeros_like(t)), omega
+    )
     most = tf.reduce_max(tf.stack([tf.reduce_max(t) for t in tf.nest.flatten(omega)]))
     return tf.nest.map_structure(
       lambda t: 1 + self.tau - tf.math.divide_no_nan(t, most), omega
