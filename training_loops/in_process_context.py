@@ -4,12 +4,15 @@ Apart from `runtimes` because importing it imports TFF.
 """
 
 from collections.abc import Sequence
+from concurrent import futures
 import threading
 from typing import Any
 
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from training_loops import kept, plan_values, round_plan, threads
+from training_loops.graph_functions import Stop
 from training_loops.plan_values import Values
 from training_loops.round_plan import ClientPass, Function, Plan
 
@@ -40,31 +43,40 @@ class InProcessContext(tff.framework.SyncContext):
   def invoke(self, comp: Any, arg: Any) -> Any:
     """Calls a computation."""
     # In a thread of its own: a signal can interrupt waiting for it, but not TensorFlow.
-    return self._caller.start(lambda: self._invoke(comp, arg)).result()
+    stop = Stop()
+    future = self._caller.start(lambda: self._invoke(comp, arg, stop))
+    try:
+      return future.result()
+    except BaseException:
+      stop.start_cancel()
+      raise
 
-  def _invoke(self, comp: Any, arg: Any) -> Any:
+  def wait(self, seconds: float) -> None:
+    """Waits until it does nothing any more, after calls that were interrupted."""
+    futures.wait([self._caller.start(lambda: None)], timeout=seconds)
+
+  def _invoke(self, comp: Any, arg: Any, stop: Stop) -> Any:
     plan: Plan = self._plans(comp)
     values, clients = plan_values.given(
       plan.argument, arg, comp.type_signature.parameter
     )
     for step in plan.steps:
       if isinstance(step, ClientPass):
-        self._run_clients(step, values, clients)
+        self._run_clients(step, values, clients, stop)
       else:
-        values.update(_run(step, values))
+        values.update(_run(step, values, stop))
     result_type = comp.type_signature.result
     return plan_values.result(plan.result, result_type, values, clients)
 
   def _run_clients(
-    self, step: ClientPass, values: Values, clients: Sequence[Values]
+    self, step: ClientPass, values: Values, clients: Sequence[Values], stop: Stop
   ) -> None:
     """Adds the totals to values, and to each client's values what is kept of it."""
-    running = _RunningPass(step, values, clients, max_ahead=2 * self._num_threads)
+    running = _RunningPass(step, values, clients, stop, 2 * self._num_threads)
     num_helpers = min(self._num_threads, len(clients)) - 1
-    futures = [self._helpers.start(running.work) for _ in range(num_helpers)]
+    helping = [self._helpers.start(running.work) for _ in range(num_helpers)]
     running.work()
-    for future in futures:
-      future.result()
+    futures.wait(helping)
     values.update(running.totals())
 
 
@@ -80,6 +92,7 @@ class _RunningPass:
     step: ClientPass,
     values: Values,
     clients: Sequence[Values],
+    stop: Stop,
     max_ahead: int,
   ):
     """Initializes the pass.
@@ -88,11 +101,13 @@ class _RunningPass:
       step: What to do.
       values: What there is at the server.
       clients: What each client has; gets what is kept of it.
+      stop: What stops it.
       max_ahead: Of how many clients what they have made may be there at once.
     """
     self._step = step
     self._values = values
     self._clients = clients
+    self._stop = stop
     self._max_ahead = max_ahead
     self._sums = [values[tensor] for a in step.aggregates for tensor in a.zero]
     self._before = [tensor for a in step.aggregates for tensor in a.before]
@@ -103,24 +118,27 @@ class _RunningPass:
     self._num_accumulated = 0
     self._made: dict[int, Values] = {}  # By client.
     self._is_accumulating = False
-    self._has_failed = False
+    self._error: BaseException | None = None
 
   def work(self) -> None:
-    """Takes part until there is no client left; raises what went wrong here."""
+    """Takes part until there is no client left, or something has gone wrong."""
     try:
       while (i := self._take()) is not None:
         own = self._clients[i]
-        made = _run(self._step.work, {**self._values, **own})
+        made = _run(self._step.work, {**self._values, **own}, self._stop)
         own.update((tensor, made[tensor]) for tensor in self._step.kept)
         self._accumulate_with(i, made)
-    except BaseException:
+    except BaseException as error:  # For who asks for the totals.
       with self._changed:
-        self._has_failed = True
+        # TensorFlow stops what else is running, which is not what went wrong.
+        if self._error is None or isinstance(self._error, tf.errors.CancelledError):
+          self._error = error
         self._changed.notify_all()
-      raise
 
   def totals(self) -> Values:
-    """What has been accumulated, when all have done."""
+    """What has been accumulated, when all have done; raises what has gone wrong."""
+    if self._error is not None:
+      raise self._error
     total = (tensor for a in self._step.aggregates for tensor in a.total)
     return dict(zip(total, self._sums, strict=True))
 
@@ -132,9 +150,9 @@ class _RunningPass:
         return None
       self._num_taken += 1
       self._changed.wait_for(
-        lambda: self._has_failed or i < self._num_accumulated + self._max_ahead
+        lambda: self._error or i < self._num_accumulated + self._max_ahead
       )
-      return None if self._has_failed else i
+      return None if self._error else i
 
   def _accumulate_with(self, i: int, made: Values) -> None:
     with self._changed:
@@ -150,13 +168,13 @@ class _RunningPass:
           return
       known = {**self._values, **self._clients[self._num_accumulated], **following}
       known.update(zip(self._before, self._sums, strict=True))
-      known.update(_run(self._step.accumulation, known))
+      known.update(_run(self._step.accumulation, known, self._stop))
       self._sums = [known[tensor] for tensor in self._after]
       with self._changed:
         self._num_accumulated += 1
         self._changed.notify_all()
 
 
-def _run(function: Function, values: Values) -> Values:
-  outputs = function.call([values[tensor] for tensor in function.inputs])
+def _run(function: Function, values: Values, stop: Stop) -> Values:
+  outputs = function.call([values[tensor] for tensor in function.inputs], stop)
   return dict(zip(function.outputs, outputs, strict=True))

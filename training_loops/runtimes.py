@@ -34,6 +34,9 @@ from training_loops import importing, processes
 _START_TIMEOUT_SECONDS = 60.0
 _START_ATTEMPTS = 3
 
+# What an interrupted computation may take to notice that: a step of a client.
+_STOP_TIMEOUT_SECONDS = 10.0
+
 # Large models and data sets travel in single messages: allow all that gRPC can.
 _MAX_MESSAGE_BYTES = 2**31 - 1
 _CHANNEL_OPTIONS = (
@@ -171,7 +174,7 @@ class InProcessRuntime(Runtime):
       num_threads: How many clients compute at once, as in `LocalRuntime`.
     """
     self._num_threads = _checked_num_threads(num_threads)
-    self._is_started = False
+    self._context: Any = None
 
   def launch(self) -> None:
     """Has TensorFlow give each client one thread, unless it is imported already."""
@@ -179,23 +182,27 @@ class InProcessRuntime(Runtime):
       os.environ.setdefault(name, value)
 
   def start(self) -> None:
-    """Makes this process TFF's default context."""
+    """Makes this process TFF's default context, again if another has become it."""
     self.launch()
     importing.import_tff()
     import tensorflow_federated as tff
 
     from training_loops import in_process_context
 
-    self._is_started = True
-    tff.framework.set_default_context(
-      in_process_context.InProcessContext(self._num_threads)
-    )
+    if self._context is None:
+      self._context = in_process_context.InProcessContext(self._num_threads)
+      atexit.register(self.stop)
+    tff.framework.set_default_context(self._context)
 
   def stop(self) -> None:
     """Ends the threads; computations called from now on raise `RuntimeFailure`."""
-    if self._is_started:
-      self._is_started = False
-      _refuse_work()
+    context, self._context = self._context, None
+    if context is None:
+      return
+    atexit.unregister(self.stop)
+    # A thread that is in TensorFlow when the interpreter ends makes it abort.
+    context.wait(_STOP_TIMEOUT_SECONDS)
+    _refuse_work()
 
 
 class _WorkerProcess:

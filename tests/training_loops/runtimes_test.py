@@ -138,6 +138,76 @@ def test_worker_is_gone_however_the_program_ended(state, end, code):
   assert _ends_within(worker, seconds=5)
 
 
+# The same of a program that computes by itself.
+_PROGRAM_WITHOUT_WORKER = """
+import os, signal, sys
+from training_loops import runtimes
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runtime = runtimes.create('in_process')
+runtime.launch()
+runtime.start()
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+@tff.tensorflow.computation(np.int64)
+def count(limit):
+  return tf.while_loop(lambda i: i < limit, lambda i: [i + 1], [np.int64(0)])[0]
+
+@tff.federated_computation(tff.FederatedType(np.int64, tff.CLIENTS))
+def counts(limits):
+  return tff.federated_sum(tff.federated_map(count, limits))
+
+assert counts([10, 20, 30]) == 60
+print('started', flush=True)
+end = sys.argv[1]
+if end == 'exception':
+  raise ValueError('as planned')
+if end == 'sys.exit':
+  sys.exit(7)
+if end == 'caught':
+  try:
+    counts([10**15] * 5)
+  except KeyboardInterrupt:
+    assert counts([10, 20, 30]) == 60
+elif end != 'return':
+  counts([10**15] * 5)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('end', 'code'),
+  [
+    ('return', 0),
+    ('exception', 1),
+    ('sys.exit', 7),
+    ('SIGTERM', -signal.SIGTERM),
+    ('SIGINT', -signal.SIGINT),
+    ('SIGKILL', -signal.SIGKILL),
+    ('caught', 0),
+  ],
+)
+def test_program_without_worker_ends_as_it_should(end, code):
+  with _start_program(_PROGRAM_WITHOUT_WORKER, end) as program:
+    assert program.stdout.readline() == 'started\n'
+    signal_number = {'caught': signal.SIGINT}.get(end, getattr(signal, end, None))
+    if signal_number:
+      time.sleep(0.5)  # So that the signal finds the program computing.
+      program.send_signal(signal_number)
+    try:
+      _, errors = program.communicate(timeout=60)
+    finally:
+      program.kill()
+  assert program.returncode == code, errors
+  expected = {'exception': 'as planned', 'SIGINT': 'KeyboardInterrupt'}
+  if end in expected:
+    assert expected[end] in errors
+    assert 'terminate called' not in errors
+  else:
+    assert not errors
+
+
 def test_worker_survives_the_exit_of_a_forked_child():
   program = _start_program("""
 import os, sys
@@ -171,13 +241,15 @@ def test_worker_is_only_launched_from_the_main_thread():
   assert 'main thread' in str(errors[0])
 
 
-def test_importing_runtimes_and_launching_does_not_import_tensorflow():
-  program = _start_program("""
+@pytest.mark.parametrize('name', runtimes.names())
+def test_importing_runtimes_and_launching_does_not_import_tensorflow(name):
+  source = """
 import sys
 from training_loops import runtimes
-runtimes.create('local').launch()
+runtimes.create(sys.argv[1]).launch()
 print([m for m in ('tensorflow', 'tensorflow_federated', 'grpc') if m in sys.modules])
-""")
+"""
+  program = _start_program(source, name)
   modules, errors = program.communicate(timeout=60)
   assert modules.strip() == '[]', errors
 
@@ -192,13 +264,14 @@ def test_workers_of_two_runtimes_have_ports_of_their_own():
 
 
 def test_unknown_runtime_is_refused_with_the_known_names():
-  with pytest.raises(ValueError, match="'cloud'; known are local"):
+  with pytest.raises(ValueError, match="'cloud'; known are local, in_process"):
     runtimes.create('cloud')
 
 
-def test_runtime_without_threads_is_refused():
+@pytest.mark.parametrize('name', runtimes.names())
+def test_runtime_without_threads_is_refused(name):
   with pytest.raises(ValueError, match='positive'):
-    runtimes.create('local', num_threads=0)
+    runtimes.create(name, num_threads=0)
 
 
 @pytest.fixture
@@ -259,3 +332,15 @@ def test_worker_that_never_starts_is_an_error(own_runtime, monkeypatch):
   monkeypatch.setattr(runtimes, '_worker_binary', lambda: pathlib.Path('/bin/false'))
   with pytest.raises(runtimes.RuntimeFailure, match='exited with code 1'):
     own_runtime.start()
+
+
+def test_what_the_user_has_set_for_tensorflow_stays():
+  source = """
+import os
+os.environ['TF_NUM_INTRAOP_THREADS'] = '3'
+from training_loops import runtimes
+runtimes.create('in_process').launch()
+print(os.environ['TF_NUM_INTRAOP_THREADS'], os.environ['TF_CPP_MIN_LOG_LEVEL'])
+"""
+  found, errors = _start_program(source).communicate(timeout=60)
+  assert found.split() == ['3', '1'], errors
