@@ -196,3 +196,145 @@ def test_a_limit_of_steps_goes_with_a_population():
     }
   )
   assert (given.max_steps, given.population) == (3, 1)
+
+
+# Rows that are held back.
+
+
+def _numbered(n, first=0):
+  """Rows that are their own numbers, from `first` on."""
+  return collections.OrderedDict(x=np.arange(first, first + n, dtype=np.int32))
+
+
+_NUMBERED_SPEC = collections.OrderedDict(x=tf.TensorSpec([None], tf.int32))
+
+
+def _held_back(rows, fraction=0.3, batch_size=1, seed=0, rows_at_a_time=3):
+  """The numbers of the rows that a client trains on, and of those it holds back."""
+  client_input = client_inputs.holding_back(
+    client_inputs.from_dataset(_NUMBERED_SPEC), fraction, batch_size, seed
+  )
+  given = client_input.load(problems.dataset(rows, rows_at_a_time))
+  return given.rows['x'].numpy().tolist(), given.held_back['x'].numpy().tolist()
+
+
+@pytest.mark.parametrize(('n', 'num_held'), [(0, 0), (1, 0), (4, 1), (9, 2), (40, 12)])
+def test_each_row_is_trained_on_or_held_back_in_the_order_it_came(n, num_held):
+  trained, held = _held_back(_numbered(n))
+  assert sorted(trained + held) == list(range(n))
+  assert (trained, held) == (sorted(trained), sorted(held))
+  assert len(held) == num_held
+
+
+def test_all_columns_are_split_alike():
+  rows = problems.classification_rows(20)
+  client_input = client_inputs.holding_back(
+    client_inputs.from_dataset(_SPEC), 0.4, 1, seed=0
+  )
+  given = client_input.load(problems.dataset(rows))
+  found = {tuple(x): y for x, y in zip(rows['x'], rows['y'], strict=True)}
+  for part, n in ((given.rows, 12), (given.held_back, 8)):
+    assert len(part['y']) == n
+    for x, y in zip(part['x'].numpy(), part['y'].numpy(), strict=True):
+      assert found[tuple(x)] == y
+
+
+def test_the_split_does_not_change_and_not_with_the_batches_of_the_data_set():
+  split = _held_back(_numbered(40))
+  for rows_at_a_time in (1, 3, 100):
+    assert _held_back(_numbered(40), rows_at_a_time=rows_at_a_time) == split
+
+
+def test_clients_and_seeds_have_splits_of_their_own():
+  numbers = set()
+  for first in (0, 100, 200):
+    for seed in (0, 1, 2):
+      _, held = _held_back(_numbered(40, first), seed=seed)
+      numbers.add(tuple(number - first for number in held))
+  assert len(numbers) == 9
+
+
+def test_every_row_may_be_held_back():
+  """The draw does not prefer some places: 100 clients, 12 of 40 rows each."""
+  by_id = client_inputs.from_id(lambda client_id: tf.range(40))
+  load = tf.function(client_inputs.holding_back(by_id, 0.3, 1, seed=0).load)
+  counts = np.zeros(40)
+  for client in range(100):
+    counts[load(tf.constant(f'client {client}')).held_back] += 1
+  assert counts.sum() == 1200
+  assert counts.min() > 10  # Of 30, with a standard deviation of 4.6.
+  assert counts.max() < 50
+
+
+@pytest.mark.parametrize(
+  ('n', 'num_held'), [(13, 0), (14, 4), (16, 4), (17, 5), (40, 12)]
+)
+def test_less_than_a_batch_is_not_held_back(n, num_held):
+  trained, held = _held_back(_numbered(n), batch_size=4)
+  assert len(held) == num_held
+  assert len(trained) == n - num_held
+
+
+@pytest.mark.parametrize('hundredths', [1, 7, 10, 29, 30, 57, 58, 90])
+def test_the_number_is_that_of_the_decimal_fraction(hundredths):
+  """0.29 of 100 rows are 29, though 0.29 * 100 is 28.999999999999996."""
+  client_input = client_inputs.holding_back(
+    client_inputs.from_id(lambda text: tf.range(tf.strings.to_number(text, tf.int32))),
+    hundredths / 100,
+    batch_size=1,
+    seed=0,
+  )
+
+  @tf.function
+  def num_held(text):
+    return tf.size(client_input.load(text).held_back)
+
+  for n in [*range(101), 200, 999, 1000, 99_900, 100_000]:
+    assert num_held(tf.constant(str(n))) == hundredths * n // 100, n
+
+
+def test_the_key_is_that_of_the_client_with_all_its_rows():
+  by_id = client_inputs.from_id(lambda client_id: tf.range(10))
+  held = client_inputs.holding_back(by_id, 0.5, 1, seed=0)
+  text = tf.constant('a client')
+  assert held.load(text).key == by_id.load(text).key
+  assert held.type == by_id.type
+  assert by_id.load(text).held_back is None
+
+
+def test_a_limit_of_steps_a_half_and_a_population_go_with_rows_held_back():
+  limited = client_inputs.from_id_and_max_steps(lambda client_id: tf.range(10))
+  value = {'client_id': tf.constant('a'), 'max_steps': tf.constant(3)}
+  for outer in (
+    client_inputs.of_halves(client_inputs.holding_back(limited, 0.3, 1, seed=0)),
+    client_inputs.holding_back(client_inputs.of_halves(limited), 0.3, 1, seed=0),
+  ):
+    given = outer.load({'client': value, 'only_gradient': tf.constant(True)})
+    assert (given.max_steps, given.only_gradient) == (3, True)
+    assert (len(given.rows), len(given.held_back)) == (7, 3)
+    assert len(given.rows_for_gradient) == 7
+  of_several = client_inputs.of_populations(
+    client_inputs.holding_back(limited, 0.3, 1, seed=0)
+  )
+  given = of_several.load({'client': value, 'population': tf.constant(2)})
+  assert (given.population, len(given.rows), len(given.held_back)) == (2, 7, 3)
+
+
+def test_of_a_stream_nothing_can_be_held_back():
+  client_input = client_inputs.holding_back(
+    client_inputs.from_stream(_SPEC, 4), 0.3, 1, seed=0
+  )
+  with pytest.raises(ValueError, match='Of a stream nothing can be held back'):
+    client_input.load(problems.dataset(problems.classification_rows(7)))
+
+
+@pytest.mark.parametrize('fraction', [0, 1, -0.1, 1.5, float('nan')])
+def test_a_part_that_is_nothing_or_all_is_refused(fraction):
+  with pytest.raises(ValueError, match='fraction must be between 0 and 1'):
+    client_inputs.holding_back(client_inputs.from_dataset(_SPEC), fraction, 1, seed=0)
+
+
+@pytest.mark.parametrize('batch_size', [0, -1, 1.5, True])
+def test_the_least_number_of_rows_to_hold_back_is_a_count(batch_size):
+  with pytest.raises(ValueError, match='batch_size must be a whole number'):
+    client_inputs.holding_back(client_inputs.from_dataset(_SPEC), 0.1, batch_size, 0)

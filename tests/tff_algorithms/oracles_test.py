@@ -6,7 +6,9 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
+from tests.oracles import elastic
 from tests.tff_algorithms import problems
 from tff_algorithms import models, oracles
 
@@ -111,6 +113,102 @@ def test_an_oracle_that_cannot_be_repeated_is_refused_with_two_ways_out():
     oracles.check_repeatable(oracle)
   oracles.check_repeatable(oracles.without_dropout(oracle))
   oracles.check_repeatable(oracles.as_oracle(problems.mlp().model))
+
+
+# The squared norm of a model's outputs.
+
+
+@pytest.mark.parametrize(
+  ('make', 'gradient'),
+  [
+    (problems.logistic, elastic.linear_norm_gradient),
+    (problems.mlp, elastic.mlp_norm_gradient),
+  ],
+  ids=['logistic', 'mlp'],
+)
+@pytest.mark.parametrize('dtype', [np.float32, np.float64])
+def test_the_norm_of_the_outputs_and_its_gradient(make, gradient, dtype):
+  problem = make(dtype=dtype)
+  rows = problems.classification_rows(7, dtype=dtype)
+  oracle = oracles.output_norm(problem.model)
+  weights = oracle.initial_weights(_SEED)
+  found = oracle.evaluate(weights, rows, None)
+  outputs = np.asarray(problem.model.predict(weights, rows['x'], None))
+  tolerance = 1e-5 if dtype == np.float32 else 1e-12
+  np.testing.assert_allclose(found.loss, (outputs**2).sum() / 7, rtol=tolerance)
+  problems.assert_close(found.gradient, gradient(problem.weights, rows), tolerance)
+  assert found.metrics == oracle.finalize_metrics(found.metrics) == {}
+  assert oracle.batch_spec == problem.model.input_spec
+
+
+def test_the_norm_of_the_outputs_does_not_look_at_labels():
+  problem, rows = problems.mlp(), problems.classification_rows(7)
+  oracle = oracles.output_norm(problem.model)
+  weights = oracle.initial_weights(_SEED)
+  found = oracle.evaluate(weights, rows, None)
+  for batch in (rows | {'y': rows['y'] + 100}, (rows['x'], rows['y'])):
+    problems.assert_close(
+      oracle.evaluate(weights, batch, None).gradient, found.gradient, 0
+    )
+
+
+def test_the_norm_of_the_outputs_is_without_dropout():
+  rows = problems.classification_rows(7)
+  plain = oracles.output_norm(problems.mlp().model)
+  dropping = oracles.output_norm(_with_dropout(problems.mlp()))
+  weights = plain.initial_weights(_SEED)
+  expected = plain.evaluate(weights, rows, None)
+  for seed in (None, _SEED, _SEED + 1):
+    found = dropping.evaluate(weights, rows, seed)
+    assert found.loss == expected.loss
+    problems.assert_close(found.gradient, expected.gradient, 0)
+
+
+def test_the_norm_of_the_outputs_of_a_keras_model_is_without_dropout():
+  problem, rows = problems.logistic(), problems.classification_rows(7)
+  keras = tf.keras.Sequential(
+    [tf.keras.layers.Dropout(0.5, input_shape=(5,)), tf.keras.layers.Dense(3)]
+  )
+  keras.set_weights([problem.weights['kernel'], problem.weights['bias']])
+  functional = tff.learning.models.functional_model_from_keras(
+    keras,
+    tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    input_spec=problem.model.input_spec,
+  )
+  oracle = oracles.output_norm(functional)
+  assert oracle.is_repeatable
+  with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    seed = tf.constant([0, 0], tf.int64)
+    weights = oracle.initial_weights(seed)
+    gradient = oracle.evaluate(weights, _tensors(rows), seed).gradient
+    found = [session.run(gradient) for _ in range(2)]
+  for kernel, bias in found:
+    problems.assert_close(
+      {'kernel': kernel, 'bias': bias},
+      elastic.linear_norm_gradient(problem.weights, rows),
+    )
+
+
+def _tensors(rows):
+  return {name: tf.constant(column) for name, column in rows.items()}
+
+
+def test_the_norm_is_over_all_outputs_of_an_example():
+  """Two outputs, one of them a matrix for each example."""
+  model = dataclasses.replace(
+    problems.logistic().model,
+    predict=lambda w, x, seed: {
+      'logits': x @ w.trainable['kernel'] + w.trainable['bias'],
+      'pairs': tf.einsum('bi,bj,k->bijk', x, x, w.trainable['bias']),
+    },
+  )
+  oracle, rows = oracles.output_norm(model), problems.classification_rows(4)
+  weights = oracle.initial_weights(_SEED)
+  x, w = rows['x'], problems.logistic().weights
+  squares = [np.sum((x @ w['kernel'] + w['bias']) ** 2)]
+  squares += [np.sum(np.outer(row, row) ** 2) * np.sum(w['bias'] ** 2) for row in x]
+  found = oracle.evaluate(weights, rows, None)
+  np.testing.assert_allclose(found.loss, sum(squares) / 4, rtol=1e-5)
 
 
 # Oracles made of others.
