@@ -1,6 +1,6 @@
 """Pictures of data. No display is needed, and no state of pyplot's is touched."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import math
 import os
 from typing import Any
@@ -79,6 +79,29 @@ def image_grid(
   for i, (image, text) in enumerate(zip(images, titles, strict=True)):
     all_axes[i].imshow(_visible(np.asarray(image)), cmap='gray', vmin=0, vmax=1)
     all_axes[i].set_title(text, fontsize=10)
+  figure.savefig(path, format='png', dpi=_DPI)
+
+
+def image_rows(
+  path: str | os.PathLike, rows: Mapping[str, np.ndarray], title: str
+) -> None:
+  """Draws rows of small grey images, each with a name at its left.
+
+  Args:
+    path: The picture, a PNG.
+    rows: The images of each row by its name, `[number, height, width]`, of 0 to 1.
+    title: What stands above all.
+  """
+  figure = Figure(figsize=(9, 0.55 * len(rows) + 0.5), layout='constrained')
+  figure.suptitle(title)
+  all_axes: Any = figure.subplots(len(rows), 1, squeeze=False)[:, 0]
+  for axes, (name, images) in zip(all_axes, rows.items(), strict=True):
+    apart = np.pad(images, [(0, 0), (0, 0), (0, 1)], constant_values=1)
+    row = np.concatenate(list(apart), axis=1)
+    axes.imshow(row, cmap='gray_r', vmin=0, vmax=1)
+    axes.set_axis_off()
+    where = {'rotation': 0, 'ha': 'right', 'va': 'center', 'fontsize': 9}
+    axes.text(-1, images.shape[1] / 2, name, **where)
   figure.savefig(path, format='png', dpi=_DPI)
 
 
