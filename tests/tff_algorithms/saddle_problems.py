@@ -110,7 +110,7 @@ def regression_spec(dtype=np.float32):
 def regression_start(dtype=np.float32) -> SaddlePoint:
   return SaddlePoint(
     collections.OrderedDict(
-      w=np.array([0.7, 0.2, -0.4], dtype), b=np.array([-0.3], dtype)
+      w=np.array([0.7, 0.2, -0.4], dtype), b=np.array([0.9], dtype)
     ),
     np.array([0.5, -0.25, 0.4], dtype),
   )
