@@ -1,10 +1,13 @@
-"""What a round of Mime and of MimeLite costs, beside the gradients that it takes.
+"""What a round of Mime, or of elastic aggregation, costs beside its gradients.
 
     python -m benchmarks.mime_speed --models=cnn --epochs=1,10
+    python -m benchmarks.mime_speed --models=cnn --epochs=10 --contest=elastic
 
 With E local epochs FedAvg takes E gradients of every example in a round, MimeLite E + 1
-and Mime 2 E + 1. The three take turns, round by round, on the same cohorts of synthetic
-images, so that a ratio is that of two rounds side by side.
+and Mime 2 E + 1; elastic aggregation of FedAvg takes E of nine tenths of them and one
+of the rest, and stands beside FedAvg on those nine tenths. They take turns, round by
+round, on the same cohorts of synthetic images, so that a ratio is that of two rounds
+side by side.
 """
 
 from collections.abc import Sequence
@@ -37,23 +40,35 @@ _CLIENTS = flags.DEFINE_integer(
   'clients_per_round', 10, 'Clients a round.', lower_bound=1
 )
 
+_CONTEST = flags.DEFINE_enum(
+  'contest', 'mime', ['mime', 'elastic'], 'Which algorithms take turns with FedAvg.'
+)
+
 _NUM_ROUNDS = 10  # By default.
 _BATCH_SIZE = 20
 _LEARNING_RATE = 0.01
 _FED_AVG = 'FedAvg'
+_HELD_BACK = 0.1
+_SENSITIVITY_BATCH_SIZE = 10  # Of clients with 100 examples, all that they hold back.
 
-# Gradients of an example in a round with E local epochs.
+# Gradients of an example in a round with E local epochs, by contest.
 GRADIENTS = {
-  _FED_AVG: lambda epochs: epochs,
-  'MimeLite': lambda epochs: epochs + 1,
-  'Mime': lambda epochs: 2 * epochs + 1,
+  'mime': {
+    _FED_AVG: lambda epochs: epochs,
+    'MimeLite': lambda epochs: epochs + 1,
+    'Mime': lambda epochs: 2 * epochs + 1,
+  },
+  'elastic': {
+    _FED_AVG: lambda epochs: (1 - _HELD_BACK) * epochs,
+    'elastic': lambda epochs: (1 - _HELD_BACK) * epochs + _HELD_BACK,
+  },
 }
 
 
 def _contestants(model_name: str, files: Any, epochs: int) -> dict[str, Any]:
   from benchmarks import synthetic_images, turns
   from tasks import image_models
-  from tff_algorithms import base_optimizers, client_inputs, fed_avg, mime, mime_lite
+  from tff_algorithms import client_inputs
 
   if model_name == 'cnn':
     model = image_models.cnn_dropout(synthetic_images.NUM_CLASSES)
@@ -61,36 +76,65 @@ def _contestants(model_name: str, files: Any, epochs: int) -> dict[str, Any]:
     model = image_models.logistic(
       synthetic_images.IMAGE_SHAPE, synthetic_images.NUM_CLASSES
     )
-  common = {
-    'batch_size': _BATCH_SIZE,
-    'epochs': epochs,
-    'client_input': client_inputs.from_id(files.load),
-    'seed': SEED.value,
-  }
+  common = {'batch_size': _BATCH_SIZE, 'epochs': epochs, 'seed': SEED.value}
+  build = {'mime': _of_mime, 'elastic': _of_elastic}[_CONTEST.value]
+  processes = build(model, client_inputs.from_id(files.load), common)
+  return {name: turns.Contestant(process, str) for name, process in processes.items()}
+
+
+def _of_mime(model: Any, client_input: Any, common: dict[str, Any]) -> dict[str, Any]:
+  from tff_algorithms import base_optimizers, fed_avg, mime, mime_lite
+
+  common = {'client_input': client_input, **common}
   momentum = base_optimizers.as_tff_optimizer(
     base_optimizers.momentum(), _LEARNING_RATE
   )
-  processes = {
+  return {
     _FED_AVG: fed_avg.build_fed_avg(
       model, client_learning_rate=_LEARNING_RATE, **common
     ),
     'MimeLite': mime_lite.build_mime_lite(model, base_optimizer=momentum, **common),
     'Mime': mime.build_mime(model, base_optimizer=momentum, **common),
   }
-  return {name: turns.Contestant(process, str) for name, process in processes.items()}
+
+
+def _of_elastic(
+  model: Any, client_input: Any, common: dict[str, Any]
+) -> dict[str, Any]:
+  """Both leave the same rows out of training."""
+  from tff_algorithms import elastic, fed_avg
+
+  arguments = elastic.elastic_arguments(
+    model,
+    client_input,
+    batch_size=_SENSITIVITY_BATCH_SIZE,
+    weighting='examples',
+    seed=SEED.value,
+    fraction=_HELD_BACK,
+  )
+  return {
+    name: fed_avg.build_fed_avg(
+      model,
+      client_learning_rate=_LEARNING_RATE,
+      client_input=arguments['client_input'],
+      terms=terms,
+      **common,
+    )
+    for name, terms in ((_FED_AVG, []), ('elastic', arguments['terms']))
+  }
 
 
 def rows_of_table(
-  model_name: str, epochs: int, seconds: dict[str, np.ndarray]
+  model_name: str, epochs: int, seconds: dict[str, np.ndarray], contest: str = 'mime'
 ) -> list[str]:
   """The lines of the table for one model and one number of epochs."""
-  lines = []
+  lines, gradients_of = [], GRADIENTS[contest]
   for name, measured in seconds.items():
-    gradients = GRADIENTS[name](epochs) / epochs
+    gradients = gradients_of[name](epochs) / gradients_of[_FED_AVG](epochs)
     ratio = np.median(measured / seconds[_FED_AVG])
     lines.append(
       f'| {model_name} | {epochs} | {name} | {1000 * np.median(measured):.0f} '
-      f'| {gradients:.2f} | {ratio:.2f} | {ratio / gradients:.2f} |'
+      f'| {gradients:.3f} | {ratio:.3f} | {ratio / gradients:.3f} |'
     )
   return lines
 
@@ -109,7 +153,8 @@ def main(argv: Sequence[str]) -> None:
   cohorts = synthetic_images.cohorts(
     data, _CLIENTS.value, turns.WARM_UP_ROUNDS + num_rounds, SEED.value
   )
-  total = len(_MODELS.value) * len(_EPOCHS.value) * len(GRADIENTS) * len(cohorts)
+  num_contestants = len(GRADIENTS[_CONTEST.value])
+  total = len(_MODELS.value) * len(_EPOCHS.value) * num_contestants * len(cohorts)
   lines = [
     '| model | epochs | algorithm | ms a round | gradients | time | time / gradients |',
     '|---|---|---|---|---|---|---|',
@@ -125,7 +170,7 @@ def main(argv: Sequence[str]) -> None:
       for epochs in map(int, _EPOCHS.value):
         contestants = _contestants(model_name, files, epochs)
         seconds, _ = turns.take_turns(contestants, cohorts, lambda _: progress.update())
-        lines += rows_of_table(model_name, epochs, seconds)
+        lines += rows_of_table(model_name, epochs, seconds, _CONTEST.value)
   circumstances = (
     f'{machine.describe()} {num_rounds} rounds each, after {turns.WARM_UP_ROUNDS} '
     f'to warm up; {_CLIENTS.value} clients a round, batches of {_BATCH_SIZE}.'

@@ -51,6 +51,13 @@ class ClientRows(NamedTuple):
       return self.rows
     return streams.only_if(self.only_gradient, self.rows)
 
+  @property
+  def held_back_for_update(self) -> Any:
+    """The held-back rows of a client that sends an update: none if it sends none."""
+    if self.held_back is None or self.only_gradient is None:
+      return self.held_back
+    return streams.only_if(~self.only_gradient, self.held_back)
+
 
 class ClientInput(NamedTuple):
   """A client's argument.

@@ -125,13 +125,14 @@ class Elastic(Term):
 
   def metrics(self, state: Any, means: Any, server: ServerState) -> Any:
     parts = tf.nest.flatten(self.zeta(means[_OMEGA]))
-    zeta = tf.concat([tf.reshape(tf.cast(t, tf.float32), [-1]) for t in parts], axis=0)
-    return {
+    zeta = tf.concat([tf.reshape(t, [-1]) for t in parts], axis=0)
+    told = {
       'boosted_share': tf.reduce_mean(tf.cast(zeta > 1, tf.float32)),
       'zeta_min': tf.reduce_min(zeta),
       'zeta_mean': tf.reduce_mean(zeta),
       'zeta_max': tf.reduce_max(zeta),
     }
+    return {name: tf.cast(value, tf.float32) for name, value in told.items()}
 
 
 def elastic_arguments(
@@ -234,7 +235,7 @@ def build_elastic(
     model,
     batch_size=batch_size,
     weighting=weighting,
-    terms=[*elastic['terms'], *terms],
+    terms=[*terms, *elastic['terms']],
     client_input=elastic['client_input'],
     seed=seed,
     **arguments,

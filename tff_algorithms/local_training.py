@@ -279,7 +279,7 @@ class LocalTraining(Phase):
       rows=given.rows,
       num_examples=tf.cast(n, structures.weight_dtype(x.trainable)),
       seed=seed,
-      held_back=given.held_back,
+      held_back=given.held_back_for_update,
       full_gradient=lambda weights, dropout: local_loop.full_gradient(
         self.oracle,
         weights,

@@ -36,7 +36,8 @@ class Client:
       there; of no rows where the client is to send an update only.
     first_gradient: () -> the gradient of the first local step, at x.
     state: What the term keeps on this client, as it is before the round.
-    held_back: Rows that it does not train on, or None.
+    held_back: Rows that it does not train on, or None; no rows where the client is to
+      send no update.
   """
 
   weights: ModelWeights

@@ -162,6 +162,11 @@ class Rows(Everything):
     return self._selection.keys(streams.in_memory(given.rows, 'A selection'))
 
   def receive(self, sent: Any, given: ClientRows) -> tuple[Any, ClientRows]:
+    if given.held_back is not None:
+      raise ValueError(
+        'With a selection nothing can be held back: a client is sent what the rows '
+        'need that it trains on. selection=None (--selection=none) sends all.'
+      )
     others, rows = sent
     keys = self._keys(given)
     if self._selection.is_simulated:

@@ -71,6 +71,11 @@ def check(config: Mapping[str, Any]) -> None:
       '--mixed_diagnostics averages gradients of the clients without noise, so that '
       'the privacy of --aggregator=dp would be none.'
     )
+  if config.get('elastic_sensitivity', 'none') != 'none':
+    raise UserError(
+      '--elastic_sensitivity averages what the clients send beside their updates '
+      'without noise, so that the privacy of --aggregator=dp would be none.'
+    )
 
 
 def num_private_rounds(config: Mapping[str, Any], round_num: int) -> int:

@@ -86,6 +86,12 @@ _ELASTIC_FRACTION = number(
   above=0,
   below=1,
 )
+_ELASTIC_BATCH_SIZE = integer(
+  'elastic_batch_size',
+  None,
+  'Examples of a batch of those, by default as many as of a local step; with 1 the '
+  'average is over examples.',
+)
 _ELASTIC = choice(
   'elastic_sensitivity',
   'none',
@@ -97,8 +103,9 @@ _ELASTIC = choice(
       _ELASTIC_TAU,
       number('elastic_mu', 0.95, 'The decay over batches.', at_least=0, below=1),
       _ELASTIC_FRACTION,
+      _ELASTIC_BATCH_SIZE,
     ],
-    'average': [_ELASTIC_TAU, _ELASTIC_FRACTION],
+    'average': [_ELASTIC_TAU, _ELASTIC_FRACTION, _ELASTIC_BATCH_SIZE],
   },
 )
 
@@ -470,7 +477,7 @@ def _elastic(
   return elastic.elastic_arguments(
     task.model,
     client_input or client_inputs.from_dataset(models.as_model(task.model).input_spec),
-    batch_size=config['batch_size'],
+    batch_size=config['elastic_batch_size'] or config['batch_size'],
     weighting=config['client_weighting'],
     seed=config['seed'],
     fraction=config['elastic_fraction'],

@@ -217,6 +217,17 @@ def _write_config(directory: run_directory.RunDirectory, flags: dict[str, Any]) 
   files.write_json(directory.config_file, {'flags': flags, **made_with})
 
 
+_DIVERGED = (
+  'Round %d: the loss of every client is infinite or not a number. Such clients are '
+  'left out, so the model may never change again; try a smaller learning rate.'
+)
+_NO_SENSITIVITY = (
+  'Round %d: no client holds back a batch of its data for its sensitivity, so all '
+  'weights are boosted alike; try a smaller --elastic_batch_size, or a larger '
+  '--elastic_fraction.'
+)
+
+
 class _Completed(NamedTuple):
   """A round that is done.
 
@@ -280,7 +291,7 @@ class _Training:
     self._evaluate_saddle = evaluate_saddle
     self._store = checkpoints.Store(directory.checkpoints)
     self._on_row = on_row
-    self._has_warned = False
+    self._warned_of: set[str] = set()
 
     self._completed = _Completed(0, first_state, ())
     record: dict[str, Any] = {'rows': [], 'timing': [], 'seconds': 0.0}
@@ -342,7 +353,7 @@ class _Training:
     with _disk_errors():
       output = self._process.next(self._completed.state, *arguments)
     train_metrics = output.metrics['client_work']['train']
-    self._warn_of_divergence(round_num, train_metrics)
+    self._warn(round_num, train_metrics)
     is_last = round_num == self._flags['rounds']
     is_best = False
     if is_last or round_num % self._flags['rounds_per_eval'] == 0:
@@ -415,15 +426,19 @@ class _Training:
     )
     return {'epsilon': spent}
 
-  def _warn_of_divergence(self, round_num: int, train_metrics: Any) -> None:
-    if self._has_warned or math.isfinite(float(train_metrics['loss'])):
-      return
-    self._has_warned = True
-    _logger.warning(
-      'Round %d: the loss of every client is infinite or not a number. Such clients '
-      'are left out, so the model may never change again; try a smaller learning rate.',
-      round_num,
-    )
+  def _warn(self, round_num: int, train_metrics: Any) -> None:
+    """Tells once of what goes wrong without an error."""
+    is_elastic = 'zeta_min' in train_metrics
+    for text, is_so in (
+      (_DIVERGED, not math.isfinite(float(train_metrics['loss']))),
+      (
+        _NO_SENSITIVITY,
+        is_elastic and train_metrics['zeta_min'] == train_metrics['zeta_max'],
+      ),
+    ):
+      if is_so and text not in self._warned_of:
+        self._warned_of.add(text)
+        _logger.warning(text, round_num)
 
   def _finish(self) -> None:
     from training_loops import plots  # Matplotlib: nobody waits for it before the end.

@@ -9,6 +9,7 @@ import pytest
 from tests.tff_algorithms import problems
 from tff_algorithms import base_optimizers, models, oracles
 from tff_algorithms.client_states import InMemoryClientStates
+from tff_algorithms.elastic import build_elastic
 from tff_algorithms.extra_step_local_sgd import build_extra_step_local_sgd
 from tff_algorithms.fed_avg import build_fed_avg
 from tff_algorithms.fed_avg_s import build_fed_avg_s
@@ -96,6 +97,22 @@ def _of_mixed(build, **own):
   return build_with
 
 
+def _of_elastic(build, **own):
+  """Builds a process whose clients hold back a third of their rows."""
+
+  def build_with(**arguments):
+    defaults = dict(client_learning_rate=0.1, batch_size=4, **own)
+    sensitivity = dict(fraction=0.34, sensitivity_batch_size=1)
+    if 'aggregator' in arguments:
+      sensitivity['sensitivity_aggregator'] = arguments['aggregator']
+    arguments = defaults | sensitivity | arguments
+    return build_elastic(build, problems.logistic().model, **arguments)
+
+  return build_with
+
+
+elastic = _of_elastic(build_fed_avg)
+
 mime = _of_mime(build_mime)
 mime_previous = _of_mime(functools.partial(build_mime, control_variate='previous'))
 mime_lite = _of_mime(build_mime_lite)
@@ -182,6 +199,7 @@ MIME_FAMILY = {
 BUILDERS = {
   'fed_avg': fed_avg,
   'fed_prox': fed_prox,
+  'elastic': elastic,
   'server_only': server_only,
   'server_only_mvr': server_only_mvr,
   **MIME_FAMILY,
@@ -203,10 +221,19 @@ def fed_dyn(**arguments):
   return build_fed_dyn(problems.logistic().model, **(defaults | arguments))
 
 
+scaffold_elastic = _of_elastic(build_scaffold, num_clients=9)
+
+ELASTIC = {'elastic': elastic, 'scaffold_elastic': scaffold_elastic}
 # Those whose clients keep something are no learning processes.
-_ALL = BUILDERS | {'scaffold': scaffold, 'fed_dyn': fed_dyn}
+_ALL = BUILDERS | {'scaffold': scaffold, 'fed_dyn': fed_dyn} | ELASTIC
 every_algorithm_stateful_ones_too = pytest.mark.parametrize(
   'build', _ALL.values(), ids=_ALL
+)
+
+
+_IN_STREAMS = {name: build for name, build in _ALL.items() if name not in ELASTIC}
+every_algorithm_that_takes_streams = pytest.mark.parametrize(
+  'build', _IN_STREAMS.values(), ids=_IN_STREAMS
 )
 
 

@@ -212,8 +212,14 @@ def _rounds(built):
   return all_rounds
 
 
+@pytest.mark.parametrize('build', algorithms.ELASTIC.values(), ids=algorithms.ELASTIC)
+def test_elastic_aggregation_does_not_go_with_streams(build):
+  with pytest.raises(ValueError, match='Of a stream nothing can be held back'):
+    build(client_input=client_inputs.from_stream(_SPEC, 8))
+
+
 @pytest.mark.slow
-@algorithms.every_algorithm_stateful_ones_too
+@algorithms.every_algorithm_that_takes_streams
 def test_every_algorithm_does_with_streams_what_it_does_with_data_sets(build, runtime):
   """Partial batches and parts, an empty client, one with a NaN, a cut within a part."""
   local = dict(shuffle=False, epochs=2, max_steps=7)

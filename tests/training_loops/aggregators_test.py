@@ -45,6 +45,15 @@ def test_what_would_make_the_privacy_told_untrue_is_refused(flags, message):
     train_flags.configure(**{**_NEEDED, 'algorithm': 'parallel_training', **private})
 
 
+@pytest.mark.parametrize('algorithm', ['fed_avg', 'fed_prox'])
+def test_sensitivities_without_noise_are_refused(algorithm):
+  private = {'aggregator': 'dp', 'client_weighting': 'uniform'}
+  flags = {**_NEEDED, **private, 'algorithm': algorithm}
+  with pytest.raises(UserError, match='--elastic_sensitivity averages what'):
+    train_flags.configure(**flags, elastic_sensitivity='momentum')
+  train_flags.configure(**flags, elastic_sensitivity='none')
+
+
 @pytest.mark.parametrize(
   ('algorithm', 'flags', 'expected'),
   [

@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 import tasks
 from tff_algorithms import base_optimizers, schedules
 from tff_algorithms.client_states import InMemoryClientStates
+from tff_algorithms.elastic import build_elastic
 from tff_algorithms.fed_avg import build_fed_avg
 from tff_algorithms.fed_dyn import build_fed_dyn
 from tff_algorithms.fed_prox import Proximal, build_fed_prox
@@ -282,6 +283,73 @@ def test_server_only_can_reduce_variance(runtime, task):
   theirs = build_server_only(task.model, optimizer=sgd, mvr_a=0.3)
   for a, b in zip(_weights(ours, task), _weights(theirs, task), strict=True):
     np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('algorithm', 'build', 'flags', 'arguments'),
+  [
+    (
+      'fed_avg',
+      build_fed_avg,
+      {'elastic_sensitivity': 'momentum', 'elastic_mu': 0.3},
+      {'sensitivity': 'momentum', 'mu': 0.3, 'weighting': 'examples'},
+    ),
+    (
+      'scaffold',
+      build_scaffold,
+      {'elastic_sensitivity': 'average', 'fed_prox_rho': 0.7},
+      {
+        'sensitivity': 'average',
+        'weighting': 'uniform',
+        'num_clients': 5,
+        'terms': [Proximal(0.7)],
+      },
+    ),
+  ],
+  ids=['fed_avg', 'scaffold'],
+)
+def test_every_flag_reaches_elastic_aggregation(
+  runtime, task, tmp_path, algorithm, build, flags, arguments
+):
+  ours = _built(
+    task,
+    algorithm=algorithm,
+    client_learning_rate=0.2,
+    batch_size=7,
+    elastic_tau=0.8,
+    elastic_fraction=0.3,
+    elastic_batch_size=5,
+    seed=5,
+    **flags,
+  )
+  theirs = build_elastic(
+    build,
+    task.model,
+    client_learning_rate=0.2,
+    batch_size=7,
+    tau=0.8,
+    fraction=0.3,
+    sensitivity_batch_size=5,
+    seed=5,
+    **arguments,
+  )
+  if algorithm == 'scaffold':
+    found = _weights_by_file(ours, task, tmp_path)
+    expected = _weights(theirs, task, InMemoryClientStates(theirs))
+  else:
+    found, expected = _weights(ours, task), _weights(theirs, task)
+  for a, b in zip(found, expected, strict=True):
+    np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)  # Three summands, in any order.
+
+
+def test_elastic_aggregation_of_a_part_of_the_weights_is_refused(data_dir):
+  movies = tasks.load('movielens', seed=0, data_dir=str(data_dir))
+  flags = train_flags.configure(
+    task='movielens', algorithm='fed_avg', elastic_sensitivity='average', output_dir='x'
+  )
+  with pytest.raises(ValueError, match='--selection=none sends them all'):
+    algorithms.build(flags, movies)
 
 
 def test_a_split_cohort_is_asked_for_by_its_flag(task):

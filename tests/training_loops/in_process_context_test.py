@@ -43,11 +43,15 @@ _TASKS = ('digits_logistic', 'digits_mixed', 'quadratic_game')
 _NUM_ROUNDS = 2
 
 
-def _runs(algorithm, directory):
+def _runs(algorithm, directory, **more):
   """The flags of a small run on the first task that is one for the algorithm, made."""
   for task in _TASKS:
     flags = train_flags.configure(
-      task=task, algorithm=algorithm, clients_per_round=3, output_dir=directory / 'run'
+      task=task,
+      algorithm=algorithm,
+      clients_per_round=3,
+      output_dir=directory / 'run',
+      **more,
     )
     with contextlib.suppress(UserError):
       return flags, _rounds(flags, directory / task)
@@ -103,6 +107,16 @@ def test_every_algorithm_gives_what_it_gives_on_the_worker(
   algorithm, runtime, in_process, tmp_path
 ):
   flags, found = _runs(algorithm, tmp_path)
+  runtime.start()
+  _assert_equal(found, _rounds(flags, tmp_path / 'local'))
+
+
+@pytest.mark.parametrize('algorithm', ['fed_avg', 'scaffold', 'mime'])
+def test_elastic_aggregation_gives_what_it_gives_on_the_worker(
+  algorithm, runtime, in_process, tmp_path
+):
+  elastic = dict(elastic_sensitivity='momentum', elastic_batch_size=2)
+  flags, found = _runs(algorithm, tmp_path, **elastic)
   runtime.start()
   _assert_equal(found, _rounds(flags, tmp_path / 'local'))
 

@@ -97,6 +97,20 @@ def test_data_that_cannot_be_had_are_the_users_mistake(tmp_path, monkeypatch):
       {'algorithm': 'one_way_gradient_transfer', 'central_steps': 2},
       '--central_steps is not used',
     ),
+    ({'elastic_tau': 1}, '--elastic_tau is not used'),
+    ({'elastic_sensitivity': 'none', 'elastic_mu': 0.5}, '--elastic_mu is not used'),
+    ({'elastic_sensitivity': 'average', 'elastic_mu': 0.5}, '--elastic_mu is not used'),
+    ({'elastic_sensitivity': 'sum'}, 'known are none, momentum, average'),
+    ({'elastic_sensitivity': 'average', 'elastic_fraction': 1}, 'above 0 and below 1'),
+    ({'elastic_sensitivity': 'average', 'elastic_tau': -1}, 'a number at least 0'),
+    ({'elastic_sensitivity': 'momentum', 'elastic_mu': 1}, 'at least 0 and below 1'),
+    *(
+      (
+        {'algorithm': algorithm, 'elastic_sensitivity': 'momentum'},
+        f'--elastic_sensitivity is not used with --algorithm={algorithm}; it belongs',
+      )
+      for algorithm in ('server_only', 'fed_dyn', 'fed_avg_s', 'parallel_training')
+    ),
     (
       {'straggler_rate': 0.5, 'straggler_steps': 1, 'algorithm': 'only_central'},
       '--straggler_rate cuts local steps, and --algorithm=only_central has none',
