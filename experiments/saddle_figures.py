@@ -1,29 +1,17 @@
 """Figures 1 and 2 of Hou et al. 2021: five algorithms on quadratic games.
 
-The runs are made by `saddle_games`, in processes of its own; here are the pictures and
-the page. A run that is finished is not made again.
+The runs are those of `saddle_runs`; here are the pictures and the page.
 """
 
 from collections.abc import Mapping
 import pathlib
-import subprocess
-import sys
-import time
 from typing import Any
 
 import numpy as np
-import tqdm
 
-from experiments import saddle_games
-from experiments.saddle_games import (
-  ALGORITHMS,
-  COUPLINGS,
-  HETEROGENEITIES,
-  RATES,
-  ROUNDS,
-  Run,
-)
-from training_loops import batch, command_line, files, pool, processes, progress, tables
+from experiments import saddle_runs
+from experiments.saddle_runs import ALGORITHMS, ROUNDS, Reading, Run
+from training_loops import batch, command_line, files, progress, tables
 from training_loops.options import Section, path
 
 _TITLE = 'Saddle-point paper, Figures 1 and 2: quadratic games'
@@ -33,10 +21,11 @@ TEXT
 """
 
 _CURVES = (0, 5, 10)  # The s of Figure 1.
-_READINGS = {0.5: 'h = 1/2', 1.0: 'h = 1'}
+_HETEROGENEITIES = tuple(range(16))  # Those of Figure 2.
+_READINGS = {'h = 1/2': Reading(0.5), 'h = 1': Reading(1.0)}
 # Below this there is nothing but rounding; an exact 0 has no logarithm.
 _FLOOR = 1e-18
-_POLL_SECONDS = 0.5
+_NUMBERS = 'figure_2.csv'
 
 _PROGRAM = command_line.Program(
   module='experiments.saddle_figures',
@@ -60,85 +49,48 @@ _PROGRAM = command_line.Program(
 _Best = Mapping[tuple[str, int], tuple[float, np.ndarray]]
 
 
+def all_runs() -> list[Run]:
+  """The runs of both figures."""
+  return [
+    run
+    for algorithm in ALGORITHMS
+    for reading in _READINGS.values()
+    for run in saddle_runs.all_rates(algorithm, reading, _HETEROGENEITIES)
+  ]
+
+
 def _run(flags: dict[str, Any]) -> None:
   progress.show_on_console()
   results = pathlib.Path(flags['results_dir'])
   directory = pathlib.Path(flags['output_dir'])
-  for where in (results, directory):
-    files.check_writable(where)
-  directory.mkdir(parents=True, exist_ok=True)
-  _make_runs(directory, flags['jobs'] or pool.num_cores())
-  best = {coupling: _best(directory, coupling) for coupling in COUPLINGS}
+  files.check_writable(results)
+  saddle_runs.make(all_runs(), directory, flags['jobs'])
+  best = {
+    name: {
+      (algorithm, s): saddle_runs.best(algorithm, reading, s, directory)
+      for algorithm in ALGORITHMS
+      for s in _HETEROGENEITIES
+    }
+    for name, reading in _READINGS.items()
+  }
   results.mkdir(parents=True, exist_ok=True)
   _draw(results, best)
   _write(results, best)
 
 
-def _make_runs(directory: pathlib.Path, jobs: int) -> None:
-  """Makes the runs that are not there yet, several at once."""
-  files.remove_leftovers(directory)  # Of one that was killed.
-  runs = saddle_games.all_runs()
-
-  def num_done():
-    return sum(run.path(directory).exists() for run in runs)
-
-  if num_done() == len(runs):
-    return
-  children = [
-    subprocess.Popen(
-      processes.ending_with_parent(
-        [sys.executable, '-m', 'experiments.saddle_games', str(directory), str(part)]
-        + [str(jobs)]
-      ),
-      stdin=subprocess.DEVNULL,
-      stdout=subprocess.DEVNULL,
-      # Ctrl-C is for this program, which ends them.
-      start_new_session=True,
-    )
-    for part in range(jobs)
-  ]
-  try:
-    with tqdm.tqdm(total=len(runs), initial=num_done(), unit='run') as bar:
-      while any(child.poll() is None for child in children):
-        time.sleep(_POLL_SECONDS)
-        bar.update(num_done() - bar.n)
-        if any(child.poll() for child in children):
-          raise RuntimeError('A process that plays the games has failed; see above.')
-  finally:
-    for child in children:
-      child.kill()
-      child.wait()
-
-
-def _best(directory: pathlib.Path, coupling: float) -> _Best:
-  """What the best of the rates has, at the end."""
-  best = {}
-  for algorithm in ALGORITHMS:
-    for s in HETEROGENEITIES:
-      found = [
-        (rate, saddle_games.read(Run(algorithm, coupling, s, rate), directory))
-        for rate in RATES
-      ]
-      # One that diverged is no good; its distance may be no number either.
-      best[algorithm, s] = min(
-        found, key=lambda f: np.nan_to_num(f[1][-1, 1], nan=np.inf)
-      )
-  return best
-
-
-def _draw(results: pathlib.Path, best: Mapping[float, _Best]) -> None:
+def _draw(results: pathlib.Path, best: Mapping[str, _Best]) -> None:
   from training_loops import plots
 
-  for coupling, reading in _READINGS.items():
+  for reading in _READINGS:
     panels = {
       f's = {s}': {
-        name: _visible(best[coupling][algorithm, s][1])
+        name: _visible(best[reading][algorithm, s][1])
         for algorithm, name in ALGORITHMS.items()
       }
       for s in _CURVES
     }
     plots.write_decades(
-      results / f'figure_1_h{coupling:g}.png',
+      results / _figure_1(reading),
       panels,
       ('communication rounds', 'distance of x from the optimum'),
       f'Figure 1, {reading}',
@@ -146,11 +98,11 @@ def _draw(results: pathlib.Path, best: Mapping[float, _Best]) -> None:
   panels = {
     reading: {
       name: _visible(
-        np.array([[s, best[coupling][algorithm, s][1][-1, 1]] for s in HETEROGENEITIES])
+        np.array([[s, best[reading][algorithm, s][1][-1, 1]] for s in _HETEROGENEITIES])
       )
       for algorithm, name in ALGORITHMS.items()
     }
-    for coupling, reading in _READINGS.items()
+    for reading in _READINGS
   }
   plots.write_decades(
     results / 'figure_2.png',
@@ -160,13 +112,17 @@ def _draw(results: pathlib.Path, best: Mapping[float, _Best]) -> None:
   )
 
 
+def _figure_1(reading: str) -> str:
+  return f'figure_1_h{_READINGS[reading].coupling:g}.png'
+
+
 def _visible(points: np.ndarray) -> np.ndarray:
   return np.column_stack([points[:, 0], np.maximum(points[:, 1], _FLOOR)])
 
 
 def _table(best: _Best) -> str:
   rows = []
-  for s in HETEROGENEITIES:
+  for s in _HETEROGENEITIES:
     cells = [str(s)]
     for algorithm in ALGORITHMS:
       rate, points = best[algorithm, s]
@@ -175,21 +131,31 @@ def _table(best: _Best) -> str:
   return tables.markdown(['s', *ALGORITHMS.values()], rows)
 
 
-def _write(results: pathlib.Path, best: Mapping[float, _Best]) -> None:
+def _write(results: pathlib.Path, best: Mapping[str, _Best]) -> None:
   content = [
     f'# {_TITLE}',
     _TEXT.strip(),
     '## How\n\n    make experiment NAME=saddle_figures',
     '## Figure 2\n\n![Figure 2](figure_2.png)',
   ]
-  for coupling, reading in _READINGS.items():
+  for reading in _READINGS:
     content += [
       f'## {reading}',
-      f'![Figure 1](figure_1_h{coupling:g}.png)',
+      f'![Figure 1]({_figure_1(reading)})',
       f'The distance of x after {ROUNDS} communication rounds, with the best of the '
       'rates (times max(s, 1), in brackets):',
-      _table(best[coupling]),
+      _table(best[reading]),
     ]
+  content.append(f'The numbers: [{_NUMBERS}]({_NUMBERS}).')
+  numbers = [
+    [_READINGS[reading].coupling, s, name, rate, points[-1, 1]]
+    for reading in _READINGS
+    for s in _HETEROGENEITIES
+    for algorithm, name in ALGORITHMS.items()
+    for rate, points in [best[reading][algorithm, s]]
+  ]
+  header = ['h', 's', 'algorithm', 'rate', 'distance']
+  files.write_bytes(results / _NUMBERS, tables.as_csv(header, numbers))
   files.write_bytes(results / 'README.md', ('\n\n'.join(content) + '\n').encode())
   print(f'\n{results / "README.md"}')
 

@@ -1,89 +1,40 @@
-"""Runs of algorithms on quadratic games, for `saddle_figures`.
+"""Plays quadratic games, for `saddle_runs`.
 
     python -m experiments.saddle_games DIRECTORY PART PARTS
 
-makes every PARTS-th of the runs that are not in the directory yet, and writes each to a
-file there: communication rounds, and the distance of x from 0, from the start on. All
-games have one type, so that an algorithm is built once for all of them. In float64.
+makes every PARTS-th of the runs listed in the directory that are not there yet, and
+writes each to a file: communication rounds, and the distance of x from 0, from the
+start on. All games of a reading have one type, so that an algorithm is built once for
+all of them.
 """
 
 import collections
 from collections.abc import Mapping
-import dataclasses
 import pathlib
 import sys
 from typing import Any
 
 import numpy as np
 
+from experiments import saddle_runs
+from experiments.saddle_runs import Reading
 from training_loops import files
 
-ROUNDS = 500
-TAU = 20
-THETA = 1.0
-RATES = (0.1, 0.05, 0.01)
-HETEROGENEITIES = tuple(range(16))
-# 1/2 is equation 18 to the letter, 1 the saddle-point form of equation 19.
-COUPLINGS = (0.5, 1.0)
-ALGORITHMS = {
-  'scaffold_catalyst_s': 'SCAFFOLD-Catalyst-S',
-  'scaffold_s': 'SCAFFOLD-S',
-  'fed_avg_s': 'FedAvg-S',
-  'minibatch_mirror_prox': 'Minibatch MP',
-  'minibatch_mirror_descent': 'Minibatch MD',
-}
-_SEED = 0
-
-
-@dataclasses.dataclass(frozen=True)
-class Run:
-  """One algorithm with one rate on one game.
-
-  Attributes:
-    algorithm: One of `ALGORITHMS`.
-    coupling: h.
-    s: How unlike the clients are, and how badly conditioned the game is.
-    rate: gamma times max(s, 1).
-  """
-
-  algorithm: str
-  coupling: float
-  s: int
-  rate: float
-
-  def path(self, directory: pathlib.Path) -> pathlib.Path:
-    """Where its distances are once it is made."""
-    name = f'{self.algorithm}_h{self.coupling:g}_s{self.s}_{self.rate:g}.csv'
-    return directory / name
-
-
-def all_runs() -> list[Run]:
-  """The runs of both figures."""
-  return [
-    Run(algorithm, coupling, s, rate)
-    for algorithm in ALGORITHMS
-    for coupling in COUPLINGS
-    for s in HETEROGENEITIES
-    for rate in RATES
-  ]
-
-
-def read(run: Run, directory: pathlib.Path) -> np.ndarray:
-  """Rows of communication rounds and distance."""
-  return np.loadtxt(run.path(directory), delimiter=',', ndmin=2)
+_TAU = 20
+_THETA = 1.0
 
 
 class Player:
-  """An algorithm on games of one coupling."""
+  """An algorithm on games of one reading."""
 
-  def __init__(self, algorithm: str, coupling: float):
+  def __init__(self, algorithm: str, reading: Reading):
     """Builds the algorithm."""
     import tensorflow as tf
     import tensorflow_federated as tff
 
     from tff_algorithms.client_inputs import ClientInput, ClientRows
 
-    self._coupling = coupling
+    self._reading = reading
     self._trips = 2 if algorithm == 'minibatch_mirror_prox' else 1
     game = self._game(0)
     rows = tf.nest.map_structure(
@@ -95,14 +46,23 @@ class Player:
       tff.types.tensorflow_to_type(rows),
       lambda row: ClientRows(tf.zeros([], tf.int64), row),
     )
-    self._process = _build(algorithm, game.objective, client_input)
+    self._process = _build(algorithm, game.objective, client_input, reading)
     self._start = self._process.initialize()
     self._hparams = self._process.get_hparams(self._start)
 
   def _game(self, s: int) -> Any:
     import tasks
 
-    return tasks.load('quadratic_game', _SEED, heterogeneity=s, coupling=self._coupling)
+    reading = self._reading
+    return tasks.load(
+      'quadratic_game',
+      reading.seed,
+      heterogeneity=s,
+      threshold=reading.threshold,
+      coupling=reading.coupling,
+      initial_value=reading.initial_value,
+      precision=reading.precision,
+    )
 
   def distances(self, s: int, rate: float) -> list[tuple[int, float]]:
     """Plays a game.
@@ -116,16 +76,17 @@ class Player:
     """
     data = self._game(s).train
     clients = [data.rows(client_id) for client_id in data.client_ids]
-    hparams = _with_rate(self._hparams, np.float64(rate / max(s, 1)))
+    gamma: np.floating = getattr(np, self._reading.precision)(rate / max(s, 1))
+    hparams = _with_rate(self._hparams, gamma)
     state = self._process.set_hparams(self._start, hparams)
     found = [(0, _distance(state))]
-    for communications in range(self._trips, ROUNDS + 1, self._trips):
+    for communications in range(self._trips, saddle_runs.ROUNDS + 1, self._trips):
       state = self._process.next(state, clients).state
       found.append((communications, _distance(state)))
     return found
 
 
-def _with_rate(hparams: Mapping[str, Any], rate: np.float64) -> Any:
+def _with_rate(hparams: Mapping[str, Any], rate: np.floating) -> Any:
   """The hyperparameters, all of them rates, with this for each."""
   return collections.OrderedDict(
     (
@@ -139,10 +100,10 @@ def _with_rate(hparams: Mapping[str, Any], rate: np.float64) -> Any:
 
 
 def _distance(state: Any) -> float:
-  return float(np.linalg.norm(state.server.weights.trainable.min))
+  return float(np.linalg.norm(state.server.weights.trainable.min.astype(np.float64)))
 
 
-def _build(algorithm: str, objective: Any, client_input: Any) -> Any:
+def _build(algorithm: str, objective: Any, client_input: Any, reading: Reading) -> Any:
   """The process of an algorithm as section 6 has it, at a rate yet to be set."""
   from tff_algorithms import (
     fed_avg_s,
@@ -155,7 +116,7 @@ def _build(algorithm: str, objective: Any, client_input: Any) -> Any:
   local = {
     **common,
     'client_learning_rate': 1.0,
-    'local_steps': TAU,
+    'local_steps': _TAU,
     'shuffle': False,
     'compiled': True,
   }
@@ -173,8 +134,11 @@ def _build(algorithm: str, objective: Any, client_input: Any) -> Any:
     case 'scaffold_s':
       return scaffold_s.build_scaffold_s(objective, **local)
     case 'scaffold_catalyst_s':
+      stopping: Any = scaffold_catalyst_s.SufficientDecrease(reading.decrease)
+      if reading.inner_rounds is not None:
+        stopping = scaffold_catalyst_s.InnerRounds(reading.inner_rounds)
       return scaffold_catalyst_s.build_scaffold_catalyst_s(
-        objective, theta=THETA, **local
+        objective, theta=_THETA, stopping=stopping, **local
       )
   raise ValueError(f'Unknown algorithm {algorithm!r}.')
 
@@ -187,11 +151,11 @@ def main(directory: pathlib.Path, part: int, parts: int) -> None:
   with runtimes.create('in_process', num_threads=1):
     player, key = None, None
     # The games of an algorithm are dealt out, so that all parts are equally long.
-    for run in all_runs()[part::parts]:
+    for run in saddle_runs.read_list(directory)[part::parts]:
       if run.path(directory).exists():
         continue
-      if player is None or key != (run.algorithm, run.coupling):
-        key = (run.algorithm, run.coupling)
+      if player is None or key != (run.algorithm, run.reading):
+        key = (run.algorithm, run.reading)
         player = Player(*key)
       found = player.distances(run.s, run.rate)
       lines = ''.join(f'{rounds},{distance!r}\n' for rounds, distance in found)

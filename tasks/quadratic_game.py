@@ -7,7 +7,7 @@ section 6: min over x of max over y of the mean of
 
 with A_i = diag(a_i). Equation 18 to the letter is h = 1/2. With h = 1 the maximum over
 y is 1/2 ||A x - b||^2 + lambda/2 ||x||^2, A and b being means: the linear regression
-of equation 19.
+of equation 19. With -h it is the same game in x and -y.
 """
 
 import collections
@@ -23,6 +23,7 @@ from tff_algorithms.saddle_point import GradientMapping, SaddlePoint
 
 _LAMBDA = 1e-5
 _PRECISIONS = ('float64', 'float32')
+_THRESHOLDS = ('raise', 'redraw')
 
 
 def quadratic_game(
@@ -32,6 +33,7 @@ def quadratic_game(
   num_clients: int,
   dimension: int,
   heterogeneity: float,
+  threshold: str,
   coupling: float,
   initial_value: float,
   precision: str,
@@ -44,20 +46,26 @@ def quadratic_game(
     num_clients: The number of clients.
     dimension: The number of weights in x, and in y.
     heterogeneity: s. The b_i ~ N(0, s^2), less their mean over the clients; the entries
-      of the a_i ~ N(1, s^2), and 1 where they are below. The condition number grows
-      with s too.
-    coupling: h.
+      of the a_i ~ N(1, s^2), and at least 1. The condition number grows with s too.
+    threshold: What becomes of entries of a_i below 1: 'raise', to 1, or 'redraw', until
+      they are not.
+    coupling: h, not 0.
     initial_value: What each weight starts at. The optimum is 0.
     precision: The dtype of rows and weights, 'float64' or 'float32'.
 
   Raises:
     ValueError: If there is no such game.
   """
-  _check(num_clients, dimension, heterogeneity, coupling, initial_value, precision)
+  _check(num_clients, dimension, heterogeneity, coupling, initial_value)
+  _check_one_of(threshold, _THRESHOLDS, 'threshold')
+  _check_one_of(precision, _PRECISIONS, 'precision')
   generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed)))
   b = heterogeneity * generator.standard_normal((num_clients, dimension))
   b -= b.mean(axis=0)
   a = 1 + heterogeneity * generator.standard_normal((num_clients, dimension))
+  if threshold == 'redraw':
+    while (is_below := a < 1).any():
+      a[is_below] = 1 + heterogeneity * generator.standard_normal(is_below.sum())
   a = np.maximum(a, 1)
   rows = collections.OrderedDict(
     x=np.stack([a, b], axis=1).astype(precision), y=np.zeros(num_clients, precision)
@@ -90,7 +98,6 @@ def _check(
   heterogeneity: float,
   coupling: float,
   initial_value: float,
-  precision: str,
 ) -> None:
   if num_clients < 1 or dimension < 1:
     raise ValueError(
@@ -99,14 +106,15 @@ def _check(
     )
   if not 0 <= heterogeneity < np.inf:
     raise ValueError(f'heterogeneity must be at least 0, found {heterogeneity}.')
-  if not 0 < coupling < np.inf:
-    raise ValueError(f'coupling must be above 0, found {coupling}.')
+  if not np.isfinite(coupling) or coupling == 0:
+    raise ValueError(f'coupling must be finite and not 0, found {coupling}.')
   if not np.isfinite(initial_value):
     raise ValueError(f'initial_value must be finite, found {initial_value}.')
-  if precision not in _PRECISIONS:
-    raise ValueError(
-      f'precision must be one of {", ".join(_PRECISIONS)}; found {precision!r}.'
-    )
+
+
+def _check_one_of(value: str, known: tuple[str, ...], name: str) -> None:
+  if value not in known:
+    raise ValueError(f'{name} must be one of {", ".join(known)}; found {value!r}.')
 
 
 def _prox(

@@ -198,6 +198,7 @@ _TASKS = {
       'num_clients': 10,
       'dimension': 10,
       'heterogeneity': 5.0,
+      'threshold': Choice('raise', {'raise': {}, 'redraw': {}}),
       'coupling': 0.5,
       'initial_value': 1.0,
       'precision': Choice('float64', {'float64': {}, 'float32': {}}),

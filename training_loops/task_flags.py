@@ -38,7 +38,7 @@ _FLAGS: dict[str, tuple[Callable[[str, Any, str], Option], str]] = {
   'smoothness': (_positive, 'L: largest eigenvalue of a Hessian.'),
   'convexity': (_non_negative, 'Mu: least eigenvalue of a Hessian.'),
   'heterogeneity': (_non_negative, 's: how unlike the clients are.'),
-  'coupling': (_positive, 'h: of the minimising and the maximising weights.'),
+  'coupling': (number, 'h: of the minimising and the maximising weights, not 0.'),
   'initial_value': (number, 'What every weight starts at.'),
   'tfds_name': (text, 'The data set in TensorFlow Datasets.'),
   'image_size': (integer, 'Side in pixels that pictures are brought to.'),
@@ -47,6 +47,7 @@ _FLAGS: dict[str, tuple[Callable[[str, Any, str], Option], str]] = {
 _CHOICES = {
   'partitioner': 'How examples are dealt out over clients.',
   'cifar_model': 'The model.',
+  'threshold': 'How entries of the a_i are made at least 1.',
   'precision': 'Of rows and weights.',
   'tfds_model': 'The model.',
   'selection': 'Whether a client is sent only the rows of the table that it needs.',

@@ -17,6 +17,7 @@ _DEFAULTS = {
   'num_clients': 10,
   'dimension': 10,
   'heterogeneity': 5.0,
+  'threshold': 'raise',
   'coupling': 0.5,
   'initial_value': 1.0,
   'precision': 'float64',
@@ -27,7 +28,7 @@ _options = st.fixed_dictionaries(
     'num_clients': st.integers(1, 12),
     'dimension': st.integers(1, 12),
     'heterogeneity': st.just(0.0) | st.floats(0.1, 15),
-    'coupling': st.sampled_from([0.5, 1.0]),
+    'coupling': st.sampled_from([0.5, 1.0, -0.5]),
   }
 )
 
@@ -75,6 +76,31 @@ def test_the_clients_are_drawn_as_the_paper_says(seed, options):
   np.testing.assert_allclose(a, np.where(drawn_a < 1, 1, drawn_a), rtol=1e-14)
   assert a.min() >= 1
   np.testing.assert_allclose(b.mean(axis=0), 0, atol=1e-13)
+
+
+def test_entries_drawn_again_are_those_below_the_threshold_and_have_the_same_law():
+  size = {'num_clients': 100, 'dimension': 200}
+  raised, _, _ = _parts(_make(heterogeneity=3.0, **size))
+  drawn, b, _ = _parts(_make(heterogeneity=3.0, threshold='redraw', **size))
+  was_below = raised == 1
+  np.testing.assert_array_equal(drawn[~was_below], raised[~was_below])
+  assert drawn.min() >= 1 and len(np.unique(drawn)) == drawn.size
+  np.testing.assert_allclose(b.mean(axis=0), 0, atol=1e-13)
+  # Half a normal distribution above 1: its mean is 1 + s sqrt(2 / pi), and the
+  # standard deviation s sqrt(1 - 2 / pi).
+  for entries in (drawn, drawn[was_below]):
+    error = 3 * np.sqrt(1 - 2 / np.pi) / np.sqrt(entries.size)
+    assert abs(entries.mean() - 1 - 3 * np.sqrt(2 / np.pi)) < 4 * error
+
+
+def test_the_opposite_coupling_is_the_same_game_in_x_and_minus_y():
+  task, opposite = _make(coupling=0.5), _make(coupling=-0.5)
+  rows, z = task.train.all_rows(), _point(11)
+  found = _evaluate(opposite, SaddlePoint(z.min, -z.max), rows)
+  expected = _evaluate(task, z, rows)
+  np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-12)
+  np.testing.assert_allclose(found.gradient.min, expected.gradient.min, rtol=1e-12)
+  np.testing.assert_allclose(found.gradient.max, -expected.gradient.max, rtol=1e-12)
 
 
 @hypothesis.given(seed=st.integers(0, 2**31 - 1), options=_options)
@@ -194,6 +220,7 @@ def test_options_and_seed_determine_everything():
   assert made() == made()
   assert made() != made(seed=1)
   assert made() != made(heterogeneity=4.0)
+  assert made() != made(threshold='redraw')
   # What does not change the data.
   assert made() == made(coupling=1.0) == made(initial_value=0.0)
 
@@ -206,8 +233,9 @@ def test_options_and_seed_determine_everything():
     ({'heterogeneity': -1.0}, 'heterogeneity must be at least 0, found -1.0'),
     ({'heterogeneity': float('nan')}, 'heterogeneity must be at least 0'),
     ({'heterogeneity': float('inf')}, 'heterogeneity must be at least 0'),
-    ({'coupling': 0.0}, 'coupling must be above 0, found 0.0'),
-    ({'coupling': float('inf')}, 'coupling must be above 0'),
+    ({'coupling': 0.0}, 'coupling must be finite and not 0, found 0.0'),
+    ({'coupling': float('inf')}, 'coupling must be finite'),
+    ({'threshold': 'clip'}, "threshold must be one of raise, redraw; found 'clip'"),
     ({'initial_value': float('nan')}, 'initial_value must be finite'),
     ({'precision': 'float16'}, "must be one of float64, float32; found 'float16'"),
   ],

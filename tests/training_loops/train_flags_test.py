@@ -133,6 +133,8 @@ def test_every_algorithm_has_a_complete_set_of_defaults(algorithm):
   needed = ['central_learning_rate', 'central_batch_size']
   if algorithms.uses_clients(flags):
     needed = ['server_learning_rate', 'batch_size']
+    if flags['server_learning_rate'] is None:  # The clients' then.
+      needed = ['client_learning_rate', 'batch_size']
   assert all(flags[name] > 0 for name in needed)
 
 
