@@ -38,7 +38,7 @@ demo: setup  ## Run the demonstration.
 
 experiment: setup  ## Run an experiment again (NAME=server_optimizers).
 	@[ -f "experiments/$(NAME).py" ] || { echo "NAME must be one of:" >&2; \
-	grep -lE 'experiment\.(main|program)\(' experiments/*.py | sed 's:.*/:  :; s:\.py$$::' \
+	grep -lE '(experiment\.main|command_line\.run)\(' experiments/*.py | sed 's:.*/:  :; s:\.py$$::' \
 	| grep -vx '  experiment' >&2; exit 2; }
 	$(PY) -m experiments.$(NAME) $(ARGS)
 

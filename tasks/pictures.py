@@ -99,10 +99,11 @@ def image_rows(
     apart = np.pad(images, [(0, 0), (0, 0), (0, 1)], constant_values=1)
     row = np.concatenate(list(apart), axis=1)
     axes.imshow(row, cmap='gray_r', vmin=0, vmax=1)
-    axes.set_axis_off()
-    where = {'rotation': 0, 'ha': 'right', 'va': 'center', 'fontsize': 9}
-    axes.text(-1, images.shape[1] / 2, name, **where)
-  figure.savefig(path, format='png', dpi=_DPI)
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
+    axes.set_ylabel(name, rotation=0, ha='right', va='center', fontsize=9)
+  # As wide as the names need.
+  figure.savefig(path, format='png', dpi=_DPI, bbox_inches='tight')
 
 
 def _ticks(count: int) -> range:

@@ -31,8 +31,8 @@ def _error(*arguments: str) -> str:
     ('--rounds=abc', '--rounds=abc: expected a whole number of at least 1.'),
     ('--rounds=0', '--rounds=0: expected a whole number of at least 1.'),
     (
-      '--client_learning_rate=-1',
-      '--client_learning_rate=-1: expected a number above 0.',
+      '--server_learning_rate=-1',
+      '--server_learning_rate=-1: expected a number above 0.',
     ),
     (
       '--client_weighting=unifrom',
