@@ -29,6 +29,7 @@ from benchmarks.speed_report import Goal, Measured
 
 OURS = 'this package'
 OURS_DATASETS = 'this package on tf.data'
+OURS_IN_PROCESS = 'this package in process'
 TFF, FEDJAX, PFL, FLOWER = 'tff.learning', 'FedJAX', 'pfl', 'Flower'
 
 
@@ -50,6 +51,7 @@ class Kind:
 KINDS = {
   OURS: Kind('own_peer'),
   OURS_DATASETS: Kind('own_peer', arguments=('tf.data',)),
+  OURS_IN_PROCESS: Kind('own_peer', arguments=('in_process',)),
   TFF: Kind('tff_learning_peer'),
   FEDJAX: Kind('fedjax_peer', 'fedjax'),
   PFL: Kind('pfl_peer', 'pfl'),
@@ -78,7 +80,7 @@ class Task:
   goals: tuple[Goal, ...]
 
 
-_FED_AVG_PEERS = (OURS_DATASETS, TFF, FEDJAX, PFL, FLOWER)
+_FED_AVG_PEERS = (OURS_DATASETS, OURS_IN_PROCESS, TFF, FEDJAX, PFL, FLOWER)
 
 TASKS = {
   'logistic_10': Task(
@@ -105,24 +107,32 @@ TASKS = {
     _FED_AVG_PEERS,
     (Goal(TFF, 1.8), Goal(FEDJAX, 2.5), Goal(PFL, 1.8, is_open=True)),
   ),
-  'cnn_50': Task('fed_avg', 'cnn', 50, 2, (TFF,), (Goal(TFF, 2, of='memory'),)),
+  'cnn_50': Task(
+    'fed_avg', 'cnn', 50, 2, (OURS_IN_PROCESS, TFF), (Goal(TFF, 2, of='memory'),)
+  ),
   'lstm_10': Task(
     'fed_avg',
     'lstm',
     10,
     5,
-    (OURS_DATASETS, TFF, PFL),
+    (OURS_DATASETS, OURS_IN_PROCESS, TFF, PFL),
     (Goal(TFF, 4, is_open=True), Goal(PFL, 1, is_open=True)),
   ),
   'mime_lite_logistic_10': Task(
-    'mime_lite', 'logistic', 10, 30, (TFF, FEDJAX), (Goal(FEDJAX, 1),)
+    'mime_lite', 'logistic', 10, 30, (OURS_IN_PROCESS, TFF, FEDJAX), (Goal(FEDJAX, 1),)
   ),
-  'mime_logistic_10': Task('mime', 'logistic', 10, 30, (FEDJAX,), (Goal(FEDJAX, 1),)),
+  'mime_logistic_10': Task(
+    'mime', 'logistic', 10, 30, (OURS_IN_PROCESS, FEDJAX), (Goal(FEDJAX, 1),)
+  ),
   'mime_lite_cnn_10': Task(
-    'mime_lite', 'cnn', 10, 6, (TFF, FEDJAX), (Goal(FEDJAX, 2),)
+    'mime_lite', 'cnn', 10, 6, (OURS_IN_PROCESS, TFF, FEDJAX), (Goal(FEDJAX, 2),)
   ),
-  'mime_cnn_10': Task('mime', 'cnn', 10, 5, (FEDJAX,), (Goal(FEDJAX, 2),)),
-  'scaffold_cnn_10': Task('scaffold', 'cnn', 10, 8, (PFL,), (Goal(PFL, 1.5),)),
+  'mime_cnn_10': Task(
+    'mime', 'cnn', 10, 5, (OURS_IN_PROCESS, FEDJAX), (Goal(FEDJAX, 2),)
+  ),
+  'scaffold_cnn_10': Task(
+    'scaffold', 'cnn', 10, 8, (OURS_IN_PROCESS, PFL), (Goal(PFL, 1.5),)
+  ),
 }
 
 

@@ -1,11 +1,10 @@
 """This package as a peer: clients by id, as the training binary has them.
 
-With a second argument, `tf.data`, the clients are ordinary data sets instead. The
-environment's BENCHMARK_RUNTIME names another runtime than `local`.
+With the argument `tf.data` the clients are ordinary data sets instead; with
+`in_process` the runtime is that, and not the `local` one.
 """
 
 from collections.abc import Sequence
-import os
 import pathlib
 import sys
 import tempfile
@@ -17,7 +16,7 @@ from benchmarks.peers.peer import Peer, Work, serve
 from training_loops import runtimes
 
 # Its worker starts while TensorFlow is being imported.
-_runtime = runtimes.create(os.environ.get('BENCHMARK_RUNTIME', 'local'))
+_runtime = runtimes.create('in_process' if 'in_process' in sys.argv[2:] else 'local')
 _runtime.launch()
 
 # ruff: noqa: E402
