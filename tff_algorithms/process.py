@@ -144,7 +144,11 @@ def build_learning_process(
       lambda: trip.phase.client_init(initial_state().weights)
     )
     return StatefulProcess(
-      initialize_client, trip.phase.cohort_limit, *arguments, **methods
+      initialize_client,
+      trip.phase.cohort_limit,
+      client_states_by_file,
+      *arguments,
+      **methods,
     )
   return (MixedProcess if central_input else PhasedProcess)(*arguments, **methods)
 

@@ -117,18 +117,21 @@ class StatefulProcess(MixedProcess):
     initialize_client: `( -> C)`, what a client starts with.
     cohort_limit: How many clients there are in all, so that no round has more; None
       where that does not matter.
+    client_states_by_file: Whether what clients keep is in files of theirs.
   """
 
   def __init__(
     self,
     initialize_client: tff.Computation,
     cohort_limit: int | None,
+    client_states_by_file: bool,
     *args: Any,
     **kwargs: Any,
   ):
     super().__init__(*args, **kwargs)
     self.initialize_client = initialize_client
     self.cohort_limit = cohort_limit
+    self.client_states_by_file = client_states_by_file
 
 
 def model_weights(state: State) -> ModelWeights:

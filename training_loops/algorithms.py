@@ -24,6 +24,8 @@ if typing.TYPE_CHECKING:
 
 Config = Mapping[str, Any]
 
+_MOST_BYTES_BY_VALUE = 1 << 28
+
 
 @dataclasses.dataclass(frozen=True)
 class Algorithm:
@@ -485,6 +487,20 @@ def _elastic(
   )
 
 
+def _states_travel_as_files(config: Config, model: Any) -> bool:
+  """Whether what clients keep goes to them and back in files, and not by value."""
+  import tree
+
+  from tff_algorithms import oracles
+
+  if config['runtime'] != 'in_process':
+    return True
+  # By value a round has the old and the new states of all its clients in memory.
+  weights = oracles.as_oracle(model).initial_weights([0, 0]).trainable
+  size = sum(weight.numpy().nbytes for weight in tree.flatten(weights))
+  return size * config['clients_per_round'] > _MOST_BYTES_BY_VALUE
+
+
 def build(
   config: Config,
   task: 'tasks.Task',
@@ -510,7 +526,7 @@ def build(
     common['selection'] = task.selection
   if algorithm.is_stateful:
     common['num_clients'] = len(task.train.client_ids)
-    common['client_states_by_file'] = True
+    common['client_states_by_file'] = _states_travel_as_files(config, model)
   if config.get('elastic_sensitivity', 'none') != 'none':
     common |= _elastic(config, task, client_input)
   if not is_mixed(config):

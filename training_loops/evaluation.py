@@ -1,7 +1,9 @@
 """What is measured of weights on many rows, in this process."""
 
 import collections
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent import futures
+import os
 from typing import Any
 
 import numpy as np
@@ -34,13 +36,26 @@ def _num_rows(rows: Mapping[str, Any]) -> int:
   return len(tf.nest.flatten(rows)[0])
 
 
-def _chunks(rows: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
-  """The rows in parts that are evaluated at once, with the number in each."""
+def _in_chunks(
+  measure: Callable[[Any], Any], rows: Mapping[str, Any]
+) -> Iterator[tuple[int, Any]]:
+  """What is measured of the rows part by part, in order, with the number in each.
+
+  The cores take a part each: TensorFlow may have been told to give an operation but one
+  thread, as is best for clients, of which there are several too.
+  """
   num_rows = _num_rows(rows)
-  for start in range(0, num_rows, _CHUNK_ROWS):
-    chunk = tf.nest.map_structure(lambda a, i=start: a[i : i + _CHUNK_ROWS], rows)
+
+  def of_chunk(start):
+    chunk = tf.nest.map_structure(lambda a: a[start : start + _CHUNK_ROWS], rows)
     size = min(_CHUNK_ROWS, num_rows - start)
-    yield size, tf.nest.map_structure(tf.convert_to_tensor, chunk)
+    return size, measure(tf.nest.map_structure(tf.convert_to_tensor, chunk))
+
+  pool = futures.ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+  try:
+    yield from pool.map(of_chunk, range(0, num_rows, _CHUNK_ROWS))
+  finally:
+    pool.shutdown(cancel_futures=True)
 
 
 class Evaluator:
@@ -76,8 +91,8 @@ class Evaluator:
     num_rows = _num_rows(rows)
     weights = tf.nest.map_structure(tf.convert_to_tensor, weights)
     loss, sums = 0.0, None
-    for size, chunk in _chunks(rows):
-      chunk_loss, chunk_sums = self._measure(weights, chunk)
+    measured = _in_chunks(lambda chunk: self._measure(weights, chunk), rows)
+    for size, (chunk_loss, chunk_sums) in measured:
       loss += float(chunk_loss) * size
       if sums is None:
         sums = chunk_sums
@@ -141,10 +156,10 @@ class SaddleEvaluator:
     """The value of f and its gradient mapping, in float64."""
     weights = tf.nest.map_structure(tf.convert_to_tensor, weights)
     sums: Any = None
-    for size, chunk in _chunks(self._rows):
+    measured = _in_chunks(lambda chunk: self._measure(weights, chunk), self._rows)
+    for size, means in measured:
       terms = tf.nest.map_structure(
-        lambda t, size=size: size * t.numpy().astype(np.float64),
-        self._measure(weights, chunk),
+        lambda t, size=size: size * t.numpy().astype(np.float64), means
       )
       sums = terms if sums is None else tf.nest.map_structure(np.add, sums, terms)
     num_rows = _num_rows(self._rows)

@@ -8,8 +8,20 @@ from tensorflow.python.eager import cancellation, context, execute
 _Tensors = Sequence[tf.Tensor]
 
 
-class Stop(cancellation.CancellationManager):
-  """Stops the calls that it is given to, at the next step of a loop at the latest."""
+class Run(cancellation.CancellationManager):
+  """What calls that belong together share: where they are made, and what stops them.
+
+  `start_cancel` stops those that are being made, at the next step of a loop at the
+  latest, and those to come.
+
+  Attributes:
+    device: Where all is run that can be run there; None where TensorFlow would.
+  """
+
+  def __init__(self, device: str | None = None):
+    """Initializes it; nothing is stopped yet."""
+    super().__init__()
+    self.device = device
 
 
 class GraphFunction:
@@ -38,19 +50,20 @@ class GraphFunction:
     config = context.context().function_call_options.config_proto_serialized
     self._attrs = ('executor_type', '', 'config_proto', config)
 
-  def __call__(self, inputs: _Tensors, stop: Stop) -> _Tensors:
+  def __call__(self, inputs: _Tensors, run: Run) -> _Tensors:
     """Calls it; may be called by several threads at once.
 
     Args:
       inputs: Values of the inputs.
-      stop: What stops it.
+      run: What this call is a part of.
     """
     # As TensorFlow does in the end, after a third of a millisecond of preparations.
-    return execute.execute_with_cancellation(
-      self._name,
-      self._num_outputs,
-      inputs,
-      self._attrs,
-      context.context(),
-      stop,
-    )
+    with tf.device(run.device):
+      return execute.execute_with_cancellation(
+        self._name,
+        self._num_outputs,
+        inputs,
+        self._attrs,
+        context.context(),
+        run,
+      )

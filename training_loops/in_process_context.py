@@ -12,7 +12,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from training_loops import kept, plan_values, round_plan, threads
-from training_loops.graph_functions import Stop
+from training_loops.graph_functions import Run
 from training_loops.plan_values import Values
 from training_loops.round_plan import ClientPass, Function, Plan
 
@@ -29,13 +29,15 @@ class InProcessContext(tff.framework.SyncContext):
   TFF's differential privacy, draws on from round to round.
   """
 
-  def __init__(self, num_threads: int):
+  def __init__(self, num_threads: int, device: str | None = None):
     """Initializes the context.
 
     Args:
       num_threads: How many clients compute at once.
+      device: Where, as TensorFlow names it; None where TensorFlow would.
     """
     self._num_threads = num_threads
+    self._device = device
     self._plans = kept.Kept(_MAX_PLANS, round_plan.make)
     self._caller = threads.Threads(1)
     self._helpers = threads.Threads(num_threads - 1)
@@ -43,36 +45,36 @@ class InProcessContext(tff.framework.SyncContext):
   def invoke(self, comp: Any, arg: Any) -> Any:
     """Calls a computation."""
     # In a thread of its own: a signal can interrupt waiting for it, but not TensorFlow.
-    stop = Stop()
-    future = self._caller.start(lambda: self._invoke(comp, arg, stop))
+    run = Run(self._device)
+    future = self._caller.start(lambda: self._invoke(comp, arg, run))
     try:
       return future.result()
     except BaseException:
-      stop.start_cancel()
+      run.start_cancel()
       raise
 
   def wait(self, seconds: float) -> None:
     """Waits until it does nothing any more, after calls that were interrupted."""
     futures.wait([self._caller.start(lambda: None)], timeout=seconds)
 
-  def _invoke(self, comp: Any, arg: Any, stop: Stop) -> Any:
+  def _invoke(self, comp: Any, arg: Any, run: Run) -> Any:
     plan: Plan = self._plans(comp)
     values, clients = plan_values.given(
       plan.argument, arg, comp.type_signature.parameter
     )
     for step in plan.steps:
       if isinstance(step, ClientPass):
-        self._run_clients(step, values, clients, stop)
+        self._run_clients(step, values, clients, run)
       else:
-        values.update(_run(step, values, stop))
+        values.update(_run(step, values, run))
     result_type = comp.type_signature.result
     return plan_values.result(plan.result, result_type, values, clients)
 
   def _run_clients(
-    self, step: ClientPass, values: Values, clients: Sequence[Values], stop: Stop
+    self, step: ClientPass, values: Values, clients: Sequence[Values], run: Run
   ) -> None:
     """Adds the totals to values, and to each client's values what is kept of it."""
-    running = _RunningPass(step, values, clients, stop, 2 * self._num_threads)
+    running = _RunningPass(step, values, clients, run, 2 * self._num_threads)
     num_helpers = min(self._num_threads, len(clients)) - 1
     helping = [self._helpers.start(running.work) for _ in range(num_helpers)]
     running.work()
@@ -92,7 +94,7 @@ class _RunningPass:
     step: ClientPass,
     values: Values,
     clients: Sequence[Values],
-    stop: Stop,
+    run: Run,
     max_ahead: int,
   ):
     """Initializes the pass.
@@ -101,13 +103,13 @@ class _RunningPass:
       step: What to do.
       values: What there is at the server.
       clients: What each client has; gets what is kept of it.
-      stop: What stops it.
+      run: What its calls are a part of.
       max_ahead: Of how many clients what they have made may be there at once.
     """
     self._step = step
     self._values = values
     self._clients = clients
-    self._stop = stop
+    self._run = run
     self._max_ahead = max_ahead
     self._sums = [values[tensor] for a in step.aggregates for tensor in a.zero]
     self._before = [tensor for a in step.aggregates for tensor in a.before]
@@ -125,7 +127,7 @@ class _RunningPass:
     try:
       while (i := self._take()) is not None:
         own = self._clients[i]
-        made = _run(self._step.work, {**self._values, **own}, self._stop)
+        made = _run(self._step.work, {**self._values, **own}, self._run)
         own.update((tensor, made[tensor]) for tensor in self._step.kept)
         self._accumulate_with(i, made)
     except BaseException as error:  # For who asks for the totals.
@@ -168,13 +170,13 @@ class _RunningPass:
           return
       known = {**self._values, **self._clients[self._num_accumulated], **following}
       known.update(zip(self._before, self._sums, strict=True))
-      known.update(_run(self._step.accumulation, known, self._stop))
+      known.update(_run(self._step.accumulation, known, self._run))
       self._sums = [known[tensor] for tensor in self._after]
       with self._changed:
         self._num_accumulated += 1
         self._changed.notify_all()
 
 
-def _run(function: Function, values: Values, stop: Stop) -> Values:
-  outputs = function.call([values[tensor] for tensor in function.inputs], stop)
+def _run(function: Function, values: Values, run: Run) -> Values:
+  outputs = function.call([values[tensor] for tensor in function.inputs], run)
   return dict(zip(function.outputs, outputs, strict=True))

@@ -83,12 +83,12 @@ class Function:
   Attributes:
     inputs: What it takes.
     outputs: What it makes of that.
-    call: (The values of inputs, what stops it) -> the values of outputs.
+    call: (The values of inputs, the run it is a part of) -> those of outputs.
   """
 
   inputs: Sequence[Tensor]
   outputs: Sequence[Tensor]
-  call: Callable[[Sequence[tf.Tensor], graph_functions.Stop], Sequence[tf.Tensor]]
+  call: Callable[[Sequence[tf.Tensor], graph_functions.Run], Sequence[tf.Tensor]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -353,7 +353,7 @@ def _function(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Function:
     return _build(outputs, dict(zip(inputs, values, strict=True)))
 
   if not outputs:
-    return Function(inputs, outputs, lambda values, stop: [])
+    return Function(inputs, outputs, lambda values, run: [])
   specs = [tensor.spec for tensor in inputs]
   call = graph_functions.GraphFunction(build, specs, len(outputs))
   return Function(inputs, outputs, call)

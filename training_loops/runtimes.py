@@ -18,6 +18,7 @@ Importing this module does not import TensorFlow.
 
 import abc
 import atexit
+import ctypes
 import importlib.util
 import os
 import pathlib
@@ -29,6 +30,7 @@ import time
 from typing import Any
 
 from training_loops import importing, processes
+from training_loops.options import UserError
 
 # Longer than any start of the worker seen, on machines far busier than sensible.
 _START_TIMEOUT_SECONDS = 60.0
@@ -65,6 +67,15 @@ _WORKER_ENVIRONMENT = {
   'MALLOC_MMAP_THRESHOLD_': str(2**25),
   'MALLOC_TRIM_THRESHOLD_': str(2**28),
 }
+# What glibc calls them for a process that is running already.
+_MALLOC_PARAMETERS = {
+  'MALLOC_ARENA_MAX': -8,
+  'MALLOC_MMAP_THRESHOLD_': -3,
+  'MALLOC_TRIM_THRESHOLD_': -1,
+}
+
+# Whatever is worth it, on CPUs too.
+_XLA_FLAGS = '--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit'
 
 
 class RuntimeFailure(RuntimeError):
@@ -167,22 +178,41 @@ class LocalRuntime(Runtime):
 class InProcessRuntime(Runtime):
   """TensorFlow in this process: no worker to start, and nothing to be sent to one."""
 
-  def __init__(self, num_threads: int | None = None):
+  def __init__(
+    self,
+    num_threads: int | None = None,
+    device: str | None = None,
+    xla: bool = False,
+  ):
     """Initializes the runtime; nothing is started yet.
 
     Args:
       num_threads: How many clients compute at once, as in `LocalRuntime`.
+      device: Where all is computed that can be computed there, as TensorFlow names it,
+        such as '/GPU:0'; None where TensorFlow would.
+      xla: Whether XLA compiles what it finds worth it. Of the whole process, from the
+        import of TensorFlow on.
     """
     self._num_threads = _checked_num_threads(num_threads)
+    self._device = device
+    self._xla = xla
     self._context: Any = None
 
   def launch(self) -> None:
     """Has TensorFlow give each client one thread, unless it is imported already."""
     for name, value in _ENVIRONMENT.items():
       os.environ.setdefault(name, value)
+    if self._xla:
+      flags = os.environ.get('TF_XLA_FLAGS', '')
+      os.environ['TF_XLA_FLAGS'] = f'{_XLA_FLAGS} {flags}'
+    _keep_memory()
 
   def start(self) -> None:
-    """Makes this process TFF's default context, again if another has become it."""
+    """Makes this process TFF's default context, again if another has become it.
+
+    Raises:
+      UserError: If there is no such device.
+    """
     self.launch()
     importing.import_tff()
     import tensorflow_federated as tff
@@ -190,7 +220,9 @@ class InProcessRuntime(Runtime):
     from training_loops import in_process_context
 
     if self._context is None:
-      self._context = in_process_context.InProcessContext(self._num_threads)
+      self._context = in_process_context.InProcessContext(
+        self._num_threads, known_device(self._device)
+      )
       atexit.register(self.stop)
     tff.framework.set_default_context(self._context)
 
@@ -203,6 +235,41 @@ class InProcessRuntime(Runtime):
     # A thread that is in TensorFlow when the interpreter ends makes it abort.
     context.wait(_STOP_TIMEOUT_SECONDS)
     _refuse_work()
+
+
+def _keep_memory() -> None:
+  """Has this process keep the memory of tensors, as a worker is told to in words."""
+  library = ctypes.CDLL(None)
+  if not hasattr(library, 'mallopt'):  # Another C library than glibc.
+    return
+  for name, parameter in _MALLOC_PARAMETERS.items():
+    if name not in os.environ:
+      library.mallopt(parameter, int(_WORKER_ENVIRONMENT[name]))
+
+
+def known_device(device: str | None) -> str | None:
+  """TensorFlow's full name of a device, which is there.
+
+  Raises:
+    UserError: If it is not.
+  """
+  import tensorflow as tf
+
+  if device is None:
+    return None
+  there = [found.name for found in tf.config.list_logical_devices()]
+  try:
+    wanted = tf.DeviceSpec.from_string(device)
+    matching = [
+      name
+      for name in there
+      if tf.DeviceSpec.from_string(name).make_merged_spec(wanted).to_string() == name
+    ]
+  except ValueError:
+    matching = []
+  if not matching:
+    raise UserError(f'there is no device {device!r}; there are {", ".join(there)}.')
+  return matching[0]
 
 
 class _WorkerProcess:

@@ -23,12 +23,21 @@ from training_loops.options import (
   integer,
   number,
   path,
+  switch,
   text,
 )
 
 _NUM_THREADS = integer(
   'num_threads', None, 'Clients computed at once, one a core by default.', is_free=True
 )
+
+_IN_PROCESS = (
+  _NUM_THREADS,
+  text('device', None, 'Where, such as /GPU:0; TensorFlow chooses by default.'),
+  switch('xla', 'Has XLA compile what it finds worth it.'),
+)
+
+_RUNTIMES = {'in_process': _IN_PROCESS, 'local': [_NUM_THREADS]}
 
 _SECTIONS = (
   Section(
@@ -104,9 +113,9 @@ _SECTIONS = (
     [
       choice(
         'runtime',
-        'local',
-        'Where clients are computed: in a worker process, or in that of the program.',
-        {'local': [_NUM_THREADS], 'in_process': [_NUM_THREADS]},
+        'in_process',
+        "Where clients are computed: in the program itself, or in TFF's worker.",
+        _RUNTIMES,
       ),
       path(
         'client_data_dir',
@@ -231,4 +240,5 @@ def check_task(flags: Mapping[str, Any]) -> None:
 
 def create_runtime(flags: dict[str, Any]) -> runtimes.Runtime:
   """The runtime that the flags describe, not yet started."""
-  return runtimes.create(flags['runtime'], num_threads=flags['num_threads'])
+  own = {option.name for option in _RUNTIMES[flags['runtime']]}
+  return runtimes.create(flags['runtime'], **{name: flags[name] for name in own})

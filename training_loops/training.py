@@ -247,7 +247,9 @@ def _client_states(
   directory: run_directory.RunDirectory,
   process: Any,
   files_directory: pathlib.Path,
-) -> client_state_exchange.ClientStateExchange | None:
+) -> (
+  client_state_store.ClientStateStore | client_state_exchange.ClientStateExchange | None
+):
   """Where the clients' states are kept; None if they keep nothing."""
   if not isinstance(process, StatefulProcess):
     return None
@@ -256,6 +258,8 @@ def _client_states(
     process.initialize_client(),
     {name: flags[name] for name in ('algorithm', 'task')},
   )
+  if not process.client_states_by_file:
+    return store
   own = files_directory / 'client_states'
   own.mkdir()
   return client_state_exchange.ClientStateExchange(store, own)

@@ -8,9 +8,11 @@ import sys
 import threading
 import time
 
+import numpy as np
 import pytest
 
 from training_loops import runtimes
+from training_loops.options import UserError
 
 _ROOT = pathlib.Path(__file__).parents[2]
 
@@ -274,6 +276,20 @@ def test_runtime_without_threads_is_refused(name):
     runtimes.create(name, num_threads=0)
 
 
+def test_a_device_that_is_there_is_known_by_its_short_names():
+  full = '/device:CPU:0'
+  for name in ('/CPU:0', 'cpu:0', '/device:cpu:0', full):
+    assert runtimes.known_device(name) == full
+  assert runtimes.known_device(None) is None
+
+
+@pytest.mark.parametrize('name', ['/GPU:0', '/CPU:7', 'nonsense:x:y'])
+def test_a_device_that_is_not_there_is_refused_with_those_that_are(name):
+  own = runtimes.create('in_process', device=name)
+  with pytest.raises(UserError, match=f"no device '{name}'; there are /device:CPU:0"):
+    own.start()
+
+
 @pytest.fixture
 def own_runtime(runtime):
   """A runtime that a test may break; the shared one is the default again afterwards."""
@@ -344,3 +360,37 @@ print(os.environ['TF_NUM_INTRAOP_THREADS'], os.environ['TF_CPP_MIN_LOG_LEVEL'])
 """
   found, errors = _start_program(source).communicate(timeout=60)
   assert found.split() == ['3', '1'], errors
+
+
+_CHAIN = """
+import sys
+from training_loops import runtimes
+with runtimes.create('in_process', xla=sys.argv[1] == 'xla'):
+  import numpy as np
+  import tensorflow as tf
+  import tensorflow_federated as tff
+
+  @tff.tensorflow.computation(tff.TensorType(np.float32, [3]))
+  def chain(x):
+    for _ in range(20):
+      x = tf.sin(x) + tf.cos(x)
+    return x
+
+  for _ in range(3):
+    print(*chain(np.float32([0, 0.5, 1])))
+"""
+
+
+@pytest.mark.parametrize('compiler', ['xla', 'none'])
+def test_xla_compiles_if_asked_to(compiler, monkeypatch):
+  monkeypatch.setenv('TF_CPP_MIN_LOG_LEVEL', '0')
+  found = subprocess.run(
+    [sys.executable, '-c', _CHAIN, compiler], cwd=_ROOT, capture_output=True, text=True
+  )
+  x = np.array([0, 0.5, 1])
+  for _ in range(20):
+    x = np.sin(x) + np.cos(x)
+  rows = [[float(word) for word in line.split()] for line in found.stdout.splitlines()]
+  np.testing.assert_allclose(rows, [x] * 3, rtol=1e-6, err_msg=found.stderr)
+  # TensorFlow says so once, at the first cluster.
+  assert ('Compiled cluster using XLA' in found.stderr) == (compiler == 'xla')
