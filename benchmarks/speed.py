@@ -7,7 +7,8 @@ take turns, round by round, whatever else the machine does thus falling on all o
 the same clients of unequal sizes, the same cohorts, one epoch in the same batches, the
 last of which is partial. That they take the same steps is verified first: after two
 rounds, nothing shuffled and nothing dropped out, all have the same weights. Ours are
-measured as they are: with guards, metrics and shuffling.
+measured as they are, on the runtime that is the training binary's by default: with
+guards, metrics and shuffling.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +30,7 @@ from benchmarks.speed_report import Goal, Measured
 
 OURS = 'this package'
 OURS_DATASETS = 'this package on tf.data'
-OURS_IN_PROCESS = 'this package in process'
+OURS_ON_WORKER = "this package on TFF's worker"
 TFF, FEDJAX, PFL, FLOWER = 'tff.learning', 'FedJAX', 'pfl', 'Flower'
 
 
@@ -51,7 +52,7 @@ class Kind:
 KINDS = {
   OURS: Kind('own_peer'),
   OURS_DATASETS: Kind('own_peer', arguments=('tf.data',)),
-  OURS_IN_PROCESS: Kind('own_peer', arguments=('in_process',)),
+  OURS_ON_WORKER: Kind('own_peer', arguments=('local',)),
   TFF: Kind('tff_learning_peer'),
   FEDJAX: Kind('fedjax_peer', 'fedjax'),
   PFL: Kind('pfl_peer', 'pfl'),
@@ -80,7 +81,7 @@ class Task:
   goals: tuple[Goal, ...]
 
 
-_FED_AVG_PEERS = (OURS_DATASETS, OURS_IN_PROCESS, TFF, FEDJAX, PFL, FLOWER)
+_FED_AVG_PEERS = (OURS_DATASETS, OURS_ON_WORKER, TFF, FEDJAX, PFL, FLOWER)
 
 TASKS = {
   'logistic_10': Task(
@@ -108,30 +109,30 @@ TASKS = {
     (Goal(TFF, 1.8), Goal(FEDJAX, 2.5), Goal(PFL, 1.8, is_open=True)),
   ),
   'cnn_50': Task(
-    'fed_avg', 'cnn', 50, 2, (OURS_IN_PROCESS, TFF), (Goal(TFF, 2, of='memory'),)
+    'fed_avg', 'cnn', 50, 2, (OURS_ON_WORKER, TFF), (Goal(TFF, 2, of='memory'),)
   ),
   'lstm_10': Task(
     'fed_avg',
     'lstm',
     10,
     5,
-    (OURS_DATASETS, OURS_IN_PROCESS, TFF, PFL),
+    (OURS_DATASETS, OURS_ON_WORKER, TFF, PFL),
     (Goal(TFF, 4, is_open=True), Goal(PFL, 1, is_open=True)),
   ),
   'mime_lite_logistic_10': Task(
-    'mime_lite', 'logistic', 10, 30, (OURS_IN_PROCESS, TFF, FEDJAX), (Goal(FEDJAX, 1),)
+    'mime_lite', 'logistic', 10, 30, (OURS_ON_WORKER, TFF, FEDJAX), (Goal(FEDJAX, 1),)
   ),
   'mime_logistic_10': Task(
-    'mime', 'logistic', 10, 30, (OURS_IN_PROCESS, FEDJAX), (Goal(FEDJAX, 1),)
+    'mime', 'logistic', 10, 30, (OURS_ON_WORKER, FEDJAX), (Goal(FEDJAX, 1),)
   ),
   'mime_lite_cnn_10': Task(
-    'mime_lite', 'cnn', 10, 6, (OURS_IN_PROCESS, TFF, FEDJAX), (Goal(FEDJAX, 2),)
+    'mime_lite', 'cnn', 10, 6, (OURS_ON_WORKER, TFF, FEDJAX), (Goal(FEDJAX, 2),)
   ),
   'mime_cnn_10': Task(
-    'mime', 'cnn', 10, 5, (OURS_IN_PROCESS, FEDJAX), (Goal(FEDJAX, 2),)
+    'mime', 'cnn', 10, 5, (OURS_ON_WORKER, FEDJAX), (Goal(FEDJAX, 2),)
   ),
   'scaffold_cnn_10': Task(
-    'scaffold', 'cnn', 10, 8, (OURS_IN_PROCESS, PFL), (Goal(PFL, 1.5),)
+    'scaffold', 'cnn', 10, 8, (OURS_ON_WORKER, PFL), (Goal(PFL, 1.5),)
   ),
 }
 

@@ -1,7 +1,7 @@
 """This package as a peer: clients by id, as the training binary has them.
 
-With the argument `tf.data` the clients are ordinary data sets instead; with
-`in_process` the runtime is that, and not the `local` one.
+With the argument `tf.data` the clients are ordinary data sets instead; with `local`
+they are computed in TFF's worker.
 """
 
 from collections.abc import Sequence
@@ -15,8 +15,10 @@ import numpy as np
 from benchmarks.peers.peer import Peer, Work, serve
 from training_loops import runtimes
 
-# Its worker starts while TensorFlow is being imported.
-_runtime = runtimes.create('in_process' if 'in_process' in sys.argv[2:] else 'local')
+_ON_WORKER = 'local' in sys.argv[2:]
+
+# A worker starts while TensorFlow is being imported.
+_runtime = runtimes.create('local' if _ON_WORKER else 'in_process')
 _runtime.launch()
 
 # ruff: noqa: E402
@@ -79,7 +81,7 @@ class OwnPeer(Peer):
         return build_scaffold(
           trained,
           num_clients=len(work.clients),
-          client_states_by_file=True,
+          client_states_by_file=_ON_WORKER,
           **own_rate,
           **common,
         )
@@ -89,7 +91,7 @@ class OwnPeer(Peer):
     self._process_of_work = process = self._process(exact)
     weights = tff.learning.models.ModelWeights(tuple(self._work.weights), ())
     self._state = process.set_model_weights(process.initialize(), weights)
-    self._exchange = None
+    self._client_states: Any = None
     if self._work.algorithm == 'scaffold':
       directory = pathlib.Path(tempfile.mkdtemp(dir=self._directory))
       (directory / 'states').mkdir()
@@ -97,18 +99,20 @@ class OwnPeer(Peer):
         directory / 'states.sqlite', process.initialize_client(), {}
       )
       store.restore(0, None)
-      self._exchange = client_state_exchange.ClientStateExchange(
-        store, directory / 'states'
-      )
+      self._client_states = store
+      if process.client_states_by_file:
+        self._client_states = client_state_exchange.ClientStateExchange(
+          store, directory / 'states'
+        )
 
   def round(self, cohort: Sequence[int]) -> None:
     clients = [self._arguments[i] for i in cohort]
-    if self._exchange is None:
+    if self._client_states is None:
       self._state = self._process_of_work.next(self._state, clients).state
       return
-    given = self._exchange.read([str(i) for i in cohort])
+    given = self._client_states.read([str(i) for i in cohort])
     output = self._process_of_work.next(self._state, clients, given)
-    self._exchange.write(output.client_states)
+    self._client_states.write(output.client_states)
     self._state = output.state
 
   def weights(self) -> Sequence[np.ndarray]:
