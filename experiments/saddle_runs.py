@@ -27,6 +27,8 @@ ALGORITHMS = {
   'minibatch_mirror_descent': 'Minibatch MD',
 }
 _LIST = 'runs.json'
+# Distances below this, in float64, are all as good.
+_ROUNDING = 1e-15
 _POLL_SECONDS = 0.5
 
 
@@ -121,8 +123,16 @@ def best(
     if num_rounds is not None:
       points = points[points[:, 0] <= num_rounds]
     found.append((rate, points))
+  return min(found, key=lambda f: _badness(f[1]))
+
+
+def _badness(points: np.ndarray) -> tuple[float, float]:
+  """The last distance; of those that came to rounding the quickest is best."""
   # One that diverged is no good; its distance may be no number either.
-  return min(found, key=lambda f: np.nan_to_num(f[1][-1, 1], nan=np.inf))
+  last = np.nan_to_num(points[-1, 1], nan=np.inf)
+  if last > _ROUNDING:
+    return last, 0
+  return _ROUNDING, points[points[:, 1] <= _ROUNDING][0, 0]
 
 
 def make(runs: Sequence[Run], directory: pathlib.Path, jobs: int | None) -> None:

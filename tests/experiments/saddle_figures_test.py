@@ -134,6 +134,18 @@ def test_readings_are_told_with_the_best_rate_of_the_rounds_they_count(tmp_path)
     assert row.count(expected) == 2
 
 
+def test_of_rates_that_end_at_rounding_the_quickest_is_best(tmp_path):
+  reading = Reading(0.5)
+  middles = {0.1: 1e-3, 0.05: 1e-16, 0.01: 1e-9}
+  ends = {0.1: 1e-17, 0.05: 3e-16, 0.01: 2e-15}
+  for run in saddle_runs.all_rates('scaffold_s', reading, [5]):
+    lines = f'0,1.0\n250,{middles[run.rate]}\n500,{ends[run.rate]}\n'
+    run.path(tmp_path).write_text(lines)
+  rate, points = saddle_runs.best('scaffold_s', reading, 5, tmp_path)
+  assert rate == 0.05
+  assert points[-1, 1] == 3e-16
+
+
 def test_runs_have_files_of_their_own(tmp_path):
   runs = {*saddle_figures.all_runs(), *saddle_readings.all_runs()}
   assert len({run.path(tmp_path) for run in runs}) == len(runs)
