@@ -1,7 +1,7 @@
 """What is measured of weights on many rows, in this process."""
 
 import collections
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent import futures
 import os
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tff_algorithms import models, saddle_point
+from tff_algorithms import models, saddle_point, structures
 from tff_algorithms.oracles import Oracle
 
 # Large enough to keep the cores busy, small enough for any model's activations: twenty
@@ -37,19 +37,30 @@ def _num_rows(rows: Mapping[str, Any]) -> int:
 
 
 def _in_chunks(
-  measure: Callable[[Any], Any], rows: Mapping[str, Any]
+  measure: Any, weights: models.ModelWeights, rows: Mapping[str, Any]
 ) -> Iterator[tuple[int, Any]]:
   """What is measured of the rows part by part, in order, with the number in each.
 
   The cores take a part each: TensorFlow may have been told to give an operation but one
   thread, as is best for clients, of which there are several too.
+
+  Args:
+    measure: A `tf.function` of weights and rows.
+    weights: The weights.
+    rows: The rows.
   """
   num_rows = _num_rows(rows)
+  weights = tf.nest.map_structure(tf.convert_to_tensor, weights)
+  # Traced once for parts of any size.
+  specs = tf.nest.map_structure(
+    lambda a: tf.TensorSpec([None, *a.shape[1:]], a.dtype), rows
+  )
+  traced = measure.get_concrete_function(structures.tensor_specs(weights), specs)
 
   def of_chunk(start):
     chunk = tf.nest.map_structure(lambda a: a[start : start + _CHUNK_ROWS], rows)
-    size = min(_CHUNK_ROWS, num_rows - start)
-    return size, measure(tf.nest.map_structure(tf.convert_to_tensor, chunk))
+    chunk = tf.nest.map_structure(tf.convert_to_tensor, chunk)
+    return min(_CHUNK_ROWS, num_rows - start), traced(weights, chunk)
 
   pool = futures.ThreadPoolExecutor(len(os.sched_getaffinity(0)))
   try:
@@ -70,7 +81,7 @@ class Evaluator:
     """
     self._model = model = models.as_model(model)
 
-    @tf.function(autograph=False, reduce_retracing=True)
+    @tf.function(autograph=False)
     def measure(weights, batch):
       x, y = models.x_and_y(batch)
       outputs = model.predict(weights, x, None)
@@ -89,9 +100,8 @@ class Evaluator:
         least one.
     """
     num_rows = _num_rows(rows)
-    weights = tf.nest.map_structure(tf.convert_to_tensor, weights)
     loss, sums = 0.0, None
-    measured = _in_chunks(lambda chunk: self._measure(weights, chunk), rows)
+    measured = _in_chunks(self._measure, weights, rows)
     for size, (chunk_loss, chunk_sums) in measured:
       loss += float(chunk_loss) * size
       if sums is None:
@@ -124,7 +134,7 @@ class SaddleEvaluator:
     self._rows = rows
     self._optimum = optimum
 
-    @tf.function(autograph=False, reduce_retracing=True)
+    @tf.function(autograph=False)
     def measure(weights, batch):
       of_f = objective.evaluate(weights, batch, None)
       return of_f.loss, of_f.gradient
@@ -154,9 +164,8 @@ class SaddleEvaluator:
 
   def _means(self, weights: models.ModelWeights) -> Any:
     """The value of f and its gradient mapping, in float64."""
-    weights = tf.nest.map_structure(tf.convert_to_tensor, weights)
     sums: Any = None
-    measured = _in_chunks(lambda chunk: self._measure(weights, chunk), self._rows)
+    measured = _in_chunks(self._measure, weights, self._rows)
     for size, means in measured:
       terms = tf.nest.map_structure(
         lambda t, size=size: size * t.numpy().astype(np.float64), means

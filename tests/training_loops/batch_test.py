@@ -156,6 +156,7 @@ def test_a_run_that_dies_is_told_of_once_the_others_are_done_and_can_be_continue
 ):
   # The two are one run, but for what happens to them.
   flags = {'rounds': 200, 'rounds_per_eval': 10, 'rounds_per_checkpoint': 20}
+  flags['runtime'] = 'local'  # With a worker.
   every_flags = [_flags(tmp_path / name, label=name, **flags) for name in ('a', 'b')]
   killer = threading.Thread(target=_kill, args=(tmp_path / 'a', victim))
   killer.start()

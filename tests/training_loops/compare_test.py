@@ -469,7 +469,7 @@ def test_stopped_in_the_middle_a_comparison_leaves_no_process_and_can_be_continu
       process.kill()
   assert process.returncode == code
   assert 'Traceback' not in stderr
-  assert len(others) >= 4  # Two processes, with a worker each.
+  assert len(others) >= 2  # A process for each of the two.
   wait_for(lambda: not any(map(is_alive, others)), seconds=30)
   assert not all(results.load(run).is_finished for run in runs)
   saved = [sorted((run / 'checkpoints').glob('*.ckpt')) for run in runs]

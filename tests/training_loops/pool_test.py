@@ -63,7 +63,7 @@ def test_the_runs_share_the_cores(tmp_path):
 
 def test_a_process_that_is_killed_is_a_failed_run_and_the_others_go_on(tmp_path):
   with pool.Pool(2) as runs:
-    runs.start('killed', _flags(tmp_path / 'killed', rounds=5000))
+    runs.start('killed', _flags(tmp_path / 'killed', rounds=5000, runtime='local'))
     killed = child_processes.children(os.getpid())[-1]
     runs.start('other', _flags(tmp_path / 'other'))
     child_processes.wait_for((tmp_path / 'killed' / 'metrics.csv').exists)
@@ -127,7 +127,8 @@ _PARENT = """
 import sys
 from training_loops import pool, train_flags
 flags = train_flags.configure(
-  task='digits_logistic', algorithm='fed_avg', rounds=5000, output_dir=sys.argv[1])
+  task='digits_logistic', algorithm='fed_avg', rounds=5000, runtime='local',
+  output_dir=sys.argv[1])
 with pool.Pool(1) as runs:
   runs.start('a', flags)
   while runs.running:

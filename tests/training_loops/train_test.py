@@ -91,21 +91,27 @@ def test_a_finished_run_says_so_at_once_and_changes_nothing(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(('runtime', 'num_workers'), [('in_process', 0), ('local', 1)])
 def test_stopped_by_sigterm_ctrl_c_and_sigkill_a_run_ends_as_one_never_stopped(
-  reference, tmp_path
+  reference, tmp_path, runtime, num_workers
 ):
-  path = tmp_path / 'run'
+  undisturbed, _ = reference
+  flag, path = f'--runtime={runtime}', tmp_path / 'run'
+  if runtime != 'in_process':
+    undisturbed = tmp_path / 'undisturbed'
+    assert _run(undisturbed, flag).returncode == 0
   for signal_number, code in (
     (signal.SIGTERM, 143),
     (signal.SIGINT, 130),
     (signal.SIGKILL, -9),
   ):
     before = _last_checkpoint(path)
-    with _running(path) as process:
+    with _running(path, flag) as process:
       wait_for(lambda b=before: _last_checkpoint(path) > b + 3)
-      (worker,) = children(process.pid)
+      workers = children(process.pid)
+      assert len(workers) == num_workers
       if signal_number == signal.SIGTERM:
-        second = _run(path)
+        second = _run(path, flag)
         assert (second.returncode, 'in use' in second.stderr) == (2, True)
       process.send_signal(signal_number)
       _, stderr = process.communicate(timeout=60)  # Ends: the pipes are let go.
@@ -116,11 +122,11 @@ def test_stopped_by_sigterm_ctrl_c_and_sigkill_a_run_ends_as_one_never_stopped(
       if code > 0:
         expected = f'saved after round {saved}. The same command continues.'
         assert expected in stderr
-      wait_for(lambda w=worker: not is_alive(w))
-  done = _run(path)
+      wait_for(lambda w=workers: not any(map(is_alive, w)))
+  done = _run(path, flag)
   assert done.returncode == 0
   assert f'Continuing after round {saved}.' in done.stdout
-  assert _outcome(path) == _outcome(reference[0])
+  assert _outcome(path) == _outcome(undisturbed)
 
 
 @pytest.mark.parametrize(
