@@ -141,7 +141,6 @@ def build_minibatch_mirror_prox(
     num_batches=None
     if num_batches is None
     else checks.count(num_batches, 'num_batches'),
-    communications=2,
   )
   return process.build_learning_process(
     server_steps.initial_state(
@@ -149,7 +148,7 @@ def build_minibatch_mirror_prox(
     ),
     [
       FullGradient(server_step=half_step, **how),
-      AtHalf(server_step=step, points={GRADIENT: at_half}, **how),
+      AtHalf(server_step=step, points={GRADIENT: at_half}, communications=2, **how),
     ],
     client_input or client_inputs.from_dataset(oracle.batch_spec),
     server_optimizer=optimizer,
