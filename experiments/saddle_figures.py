@@ -33,9 +33,9 @@ regression (19), which the paper says it is.
 that all others degrade. **Here**
 
 - **FedAvg-S and both minibatch methods degrade** with s in either reading, from 3e-3 or
-  less at s = 1 to about 1 at s = 15, where they have hardly moved. Mirror-prox is
-  behind mirror descent throughout, where the paper's theory has it ahead: with these
-  rates the steps are short, so that looking ahead gains less than half the steps lose.
+  less at s = 1 to about 1 at s = 15, having started at 3.2. Mirror-prox is behind
+  mirror descent throughout, or level with it, where the paper's theory has it ahead:
+  with these rates steps are short, and to look ahead is worth less than as many more.
 - **SCAFFOLD-Catalyst-S holds** in both readings, at rounding for every s.
 - **SCAFFOLD-S degrades with h = 1**, as in the paper: from s = 9 on, to 2.1e-6 at s =
   15, where Catalyst has 3.2e-16. **With h = 1/2 it all but holds**: at rounding up to s
