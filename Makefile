@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help setup demo experiment test test-long lint check format benchmark benchmark-scaling \
-	benchmark-mime benchmark-data benchmark-states requirements build-files clean
+	benchmark-load benchmark-mime benchmark-data benchmark-states requirements build-files clean
 
 export TF_CPP_MIN_LOG_LEVEL ?= 1
 
@@ -65,6 +65,10 @@ benchmark: setup  ## Measure the speed beside other federated simulators.
 
 benchmark-scaling: setup  ## Measure rounds of many clients, and many rounds.
 	$(PY) -m benchmarks.scaling $(ARGS)
+
+benchmark-load: setup  ## Put each runtime under load: 1,000 rounds of 100 clients, one of 10,000.
+	$(PY) -m benchmarks.scaling --runtime=in_process --runtime=local --runtime=remote \
+	--long_run_clients=100 --clients=10000 --num_clients=10000 --rounds=1 $(ARGS)
 
 benchmark-mime: setup  ## Measure what a round of Mime costs beside one of FedAvg.
 	$(PY) -m benchmarks.mime_speed $(ARGS)

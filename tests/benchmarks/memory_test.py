@@ -39,3 +39,21 @@ def test_there_is_none_where_there_is_no_process():
   process.wait()
   assert memory.resident_megabytes(process.pid) == 0
   assert memory.peak_megabytes(process.pid) == 0
+
+
+def test_processes_that_processes_have_started_are_found():
+  program = (
+    'import subprocess, sys\n'
+    'child = subprocess.Popen([sys.executable, "-c", "input()"], '
+    'stdin=subprocess.PIPE)\n'
+    'print(child.pid, flush=True)\ninput()'
+  )
+  process = subprocess.Popen(
+    [sys.executable, '-c', program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+  )
+  with process:
+    grandchild = int(process.stdout.readline())
+    assert memory.descendants(process.pid) == [grandchild]
+    found = memory.descendants(os.getpid())
+    assert {process.pid, grandchild} <= set(found)
+    process.kill()
