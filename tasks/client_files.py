@@ -72,7 +72,15 @@ class ClientFiles:
     """
     # Base64 of an id is a safe file name, and never that of another id.
     name = tf.io.encode_base64(client_id)
-    content = tf.io.read_file(tf.strings.join([f'{self.directory}/', name, _SUFFIX]))
+    path = tf.strings.join([f'{self.directory}/', name, _SUFFIX])
+    return self.parse(tf.io.read_file(path))
+
+  def parse(self, content: tf.Tensor) -> Any:
+    """The rows in the content of a client's file, in TensorFlow operations.
+
+    Args:
+      content: A string scalar.
+    """
     position = tf.constant(self._header_size, tf.int64)
     header = tf.io.decode_raw(
       tf.strings.substr(content, tf.zeros([], tf.int64), position), tf.int64

@@ -125,17 +125,34 @@ def from_id(load_rows: Callable[[tf.Tensor], Any]) -> ClientInput:
   )
 
 
-def from_id_and_max_steps(load_rows: Callable[[tf.Tensor], Any]) -> ClientInput:
-  """As `from_id`, each client with a limit of its own to its local steps.
+def from_content(parse_rows: Callable[[tf.Tensor], Any]) -> ClientInput:
+  """The client's id, and its rows as one string; the key is a hash of the id.
 
-  TFF type `<client_id=str,max_steps=int32>`. `tff.learning.programs` take no structs
-  for clients; `next` does.
+  TFF type `<client_id=str,content=str>`. For clients that cannot read their rows by
+  their id where they run; the results are those of `from_id`.
+
+  Args:
+    parse_rows: A TensorFlow function, the string -> the client's rows.
   """
   return ClientInput(
-    tff.StructType([('client_id', np.str_), ('max_steps', np.int32)]),
-    lambda value: ClientRows(
-      _hash(value['client_id']), load_rows(value['client_id']), value['max_steps']
-    ),
+    tff.StructType([('client_id', np.str_), ('content', np.str_)]),
+    lambda value: ClientRows(_hash(value['client_id']), parse_rows(value['content'])),
+  )
+
+
+def with_max_steps(client_input: ClientInput) -> ClientInput:
+  """As `client_input`, each client with a limit of its own to its local steps.
+
+  TFF type `<client=T,max_steps=int32>`, T that of `client_input`.
+  `tff.learning.programs` take no structs for clients; `next` does.
+  """
+
+  def load(value):
+    given = client_input.load(value['client'])
+    return given._replace(max_steps=value['max_steps'])
+
+  return ClientInput(
+    tff.StructType([('client', client_input.type), ('max_steps', np.int32)]), load
   )
 
 

@@ -493,7 +493,9 @@ def _states_travel_as_files(config: Config, model: Any) -> bool:
 
   from tff_algorithms import oracles
 
-  if config['runtime'] != 'in_process':
+  if config['runtime'] == 'remote':  # Where they are, others may be writing yet.
+    return False
+  if config['runtime'] == 'local':
     return True
   # By value a round has the old and the new states of all its clients in memory.
   weights = oracles.as_oracle(model).initial_weights([0, 0]).trainable

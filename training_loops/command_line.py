@@ -136,8 +136,8 @@ def run(program: Program, main: Callable[[dict[str, Any]], None]) -> NoReturn:
   """Runs a binary: parses its flags, calls `main`, exits with the usual codes.
 
   0: done. 2: the user's mistake, one line on stderr. 1: the machine failed (a full
-  disk, a dead worker), one line too. 130, 143: SIGINT, SIGTERM. Anything else that
-  is raised is a bug, and shows its stack trace.
+  disk, a dead worker), one line too; 3: no worker on another machine is left. 130, 143:
+  SIGINT, SIGTERM. Anything else that is raised is a bug, and shows its stack trace.
   """
   interrupts.install()
   # TensorFlow's remarks on this machine are not what the user asked for.
@@ -153,7 +153,9 @@ def run(program: Program, main: Callable[[dict[str, Any]], None]) -> NoReturn:
   except BrokenPipeError:  # `train | head`: as if killed by SIGPIPE.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     code = 128 + signal.SIGPIPE
-  except (OSError, runtimes.RuntimeFailure) as error:
+  except runtimes.RuntimeFailure as error:
+    code = _fail(program, error.exit_code, error)
+  except OSError as error:
     code = _fail(program, 1, error)
   sys.exit(code)
 

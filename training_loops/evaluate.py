@@ -16,6 +16,7 @@ from training_loops import (
   files,
   progress,
   run_directory,
+  runtimes,
   sampling,
   tables,
   train_flags,
@@ -92,9 +93,7 @@ def main(flags: dict[str, Any]) -> None:
   run_flags = directory.flags()
   checkpoint = find_checkpoint(directory, flags['checkpoint'])
   train_flags.check_task(run_flags)
-  runtime = train_flags.create_runtime(run_flags)
-  runtime.launch()  # Its worker starts while TensorFlow is being imported.
-  with runtime:
+  with runtimes.create('in_process'):  # No client is computed, wherever it was trained.
     overall, clients, num_empty = _evaluate(run_flags, checkpoint, flags['max_clients'])
 
   round_num = checkpoint.record['round']

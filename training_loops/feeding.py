@@ -6,7 +6,8 @@ it is known what the rows are made of, the files stay for other runs (`tasks.lay
 and are compared with their checksums when a run first uses them; others are in a
 scratch directory, which TMPDIR names. The kernel keeps files in memory as long as there
 is room, so that memory is used up to a bound, and the disk beyond it. While a round is
-computed, the rows of the next are made.
+computed, the rows of the next are made. Clients that are computed where these files are
+not are sent their contents.
 """
 
 from collections.abc import Sequence
@@ -53,6 +54,7 @@ class Feed:
     directory: pathlib.Path,
     has_limits: bool,
     layout: layouts.Layout | None = None,
+    is_sent: bool = False,
   ):
     """Initializes the feed.
 
@@ -61,6 +63,8 @@ class Feed:
       directory: Where the files go, empty; not used where there is a layout.
       has_limits: Whether some clients have a limit to their steps.
       layout: Where the rows stay for other runs; it is closed with the feed.
+      is_sent: Whether the content of a client's file goes into the round, for clients
+        that cannot read it where they are computed.
 
     Raises:
       ValueError: If an id is too long for the name of a file.
@@ -68,6 +72,7 @@ class Feed:
     self._data = task.train
     self._has_limits = has_limits
     self._layout = layout
+    self._is_sent = is_sent
     self._has_mended = False
     self._written: set[str] = set()
     if layout:
@@ -83,9 +88,11 @@ class Feed:
   @property
   def client_input(self) -> client_inputs.ClientInput:
     """What the clients' argument is."""
-    if self._has_limits:
-      return client_inputs.from_id_and_max_steps(self._files.load)
-    return client_inputs.from_id(self._files.load)
+    if self._is_sent:
+      alone = client_inputs.from_content(self._files.parse)
+    else:
+      alone = client_inputs.from_id(self._files.load)
+    return client_inputs.with_max_steps(alone) if self._has_limits else alone
 
   def prepare(self, participants: Sequence[Participant]) -> None:
     """Begins to make the rows of a round to come, and returns."""
@@ -101,15 +108,20 @@ class Feed:
     if self._next:
       self._next.result()
     self._write(participants)
-    # TFF takes text in ASCII only, but any bytes.
-    ids = [participant.client_id.encode() for participant in participants]
+    clients = [self._client(participant.client_id) for participant in participants]
     if not self._has_limits:
-      return ids
+      return clients
     limits = [participant.max_steps or _NO_LIMIT for participant in participants]
     return [
-      {'client_id': client_id, 'max_steps': np.int32(limit)}
-      for client_id, limit in zip(ids, limits, strict=True)
+      {'client': client, 'max_steps': np.int32(limit)}
+      for client, limit in zip(clients, limits, strict=True)
     ]
+
+  def _client(self, client_id: str) -> Any:
+    name = client_id.encode()  # TFF takes text in ASCII only, but any bytes.
+    if not self._is_sent:
+      return name
+    return {'client_id': name, 'content': self._files.path(client_id).read_bytes()}
 
   def close(self) -> None:
     """Waits for the client that is being written; nothing is written afterwards."""

@@ -5,16 +5,16 @@ Apart from `runtimes` because importing it imports TFF.
 
 from collections.abc import Sequence
 from concurrent import futures
-import threading
 from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from training_loops import kept, plan_values, round_plan, threads
+from training_loops.accumulation import Accumulation, call
 from training_loops.graph_functions import Run
 from training_loops.plan_values import Values
-from training_loops.round_plan import ClientPass, Function, Plan
+from training_loops.round_plan import ClientPass, MakeFunction, Plan
 
 _MAX_PLANS = 128  # More than a program calls in turn.
 
@@ -29,16 +29,22 @@ class InProcessContext(tff.framework.SyncContext):
   TFF's differential privacy, draws on from round to round.
   """
 
-  def __init__(self, num_threads: int, device: str | None = None):
+  def __init__(
+    self,
+    num_threads: int,
+    device: str | None = None,
+    make_work: MakeFunction = round_plan.make_function,
+  ):
     """Initializes the context.
 
     Args:
       num_threads: How many clients compute at once.
       device: Where, as TensorFlow names it; None where TensorFlow would.
+      make_work: Makes the functions of clients.
     """
     self._num_threads = num_threads
     self._device = device
-    self._plans = kept.Kept(_MAX_PLANS, round_plan.make)
+    self._plans = kept.Kept(_MAX_PLANS, lambda comp: round_plan.make(comp, make_work))
     self._caller = threads.Threads(1)
     self._helpers = threads.Threads(num_threads - 1)
 
@@ -64,13 +70,13 @@ class InProcessContext(tff.framework.SyncContext):
     )
     for step in plan.steps:
       if isinstance(step, ClientPass):
-        self._run_clients(step, values, clients, run)
+        self.run_clients(step, values, clients, run)
       else:
-        values.update(_run(step, values, run))
+        values.update(call(step, values, run))
     result_type = comp.type_signature.result
     return plan_values.result(plan.result, result_type, values, clients)
 
-  def _run_clients(
+  def run_clients(
     self, step: ClientPass, values: Values, clients: Sequence[Values], run: Run
   ) -> None:
     """Adds the totals to values, and to each client's values what is kept of it."""
@@ -85,8 +91,7 @@ class InProcessContext(tff.framework.SyncContext):
 class _RunningPass:
   """A pass over the clients, in which several threads take part.
 
-  A thread takes one client after the other, and accumulates what is there to be when
-  it has done one, unless another is at it.
+  A thread takes one client after the other.
   """
 
   def __init__(
@@ -111,25 +116,18 @@ class _RunningPass:
     self._clients = clients
     self._run = run
     self._max_ahead = max_ahead
-    self._sums = [values[tensor] for a in step.aggregates for tensor in a.zero]
-    self._before = [tensor for a in step.aggregates for tensor in a.before]
-    self._after = [tensor for a in step.aggregates for tensor in a.after]
-    # What follows is for who holds this.
-    self._changed = threading.Condition()
+    self._accumulation = Accumulation(step, values, clients, run)
+    self._changed = self._accumulation.changed
+    # What follows is for who holds that.
     self._num_taken = 0
-    self._num_accumulated = 0
-    self._made: dict[int, Values] = {}  # By client.
-    self._is_accumulating = False
     self._error: BaseException | None = None
 
   def work(self) -> None:
     """Takes part until there is no client left, or something has gone wrong."""
     try:
       while (i := self._take()) is not None:
-        own = self._clients[i]
-        made = _run(self._step.work, {**self._values, **own}, self._run)
-        own.update((tensor, made[tensor]) for tensor in self._step.kept)
-        self._accumulate_with(i, made)
+        known = {**self._values, **self._clients[i]}
+        self._accumulation.add(i, call(self._step.work, known, self._run))
     except BaseException as error:  # For who asks for the totals.
       with self._changed:
         # TensorFlow stops what else is running, which is not what went wrong.
@@ -141,8 +139,7 @@ class _RunningPass:
     """What has been accumulated, when all have done; raises what has gone wrong."""
     if self._error is not None:
       raise self._error
-    total = (tensor for a in self._step.aggregates for tensor in a.total)
-    return dict(zip(total, self._sums, strict=True))
+    return self._accumulation.totals()
 
   def _take(self) -> int | None:
     """The number of the next client, None if there is none or something is wrong."""
@@ -152,31 +149,6 @@ class _RunningPass:
         return None
       self._num_taken += 1
       self._changed.wait_for(
-        lambda: self._error or i < self._num_accumulated + self._max_ahead
+        lambda: self._error or i < self._accumulation.num_done + self._max_ahead
       )
       return None if self._error else i
-
-  def _accumulate_with(self, i: int, made: Values) -> None:
-    with self._changed:
-      self._made[i] = made
-      if self._is_accumulating:
-        return
-      self._is_accumulating = True
-    while True:
-      with self._changed:
-        following = self._made.pop(self._num_accumulated, None)
-        if following is None:
-          self._is_accumulating = False
-          return
-      known = {**self._values, **self._clients[self._num_accumulated], **following}
-      known.update(zip(self._before, self._sums, strict=True))
-      known.update(_run(self._step.accumulation, known, self._run))
-      self._sums = [known[tensor] for tensor in self._after]
-      with self._changed:
-        self._num_accumulated += 1
-        self._changed.notify_all()
-
-
-def _run(function: Function, values: Values, run: Run) -> Values:
-  outputs = function.call([values[tensor] for tensor in function.inputs], run)
-  return dict(zip(function.outputs, outputs, strict=True))

@@ -147,7 +147,7 @@ def result(
       for part, part_type in zip(planned, result_type, strict=True)
     ]
     return _contained(parts, result_type)
-  return _to_python(values[planned], result_type)
+  return to_python(values[planned], result_type)
 
 
 def _contained(parts: Sequence[Any], value_type: tff.StructType) -> Any:
@@ -164,7 +164,8 @@ def _contained(parts: Sequence[Any], value_type: tff.StructType) -> Any:
   return tff.types.type_to_py_container(struct, value_type)
 
 
-def _to_python(tensor: tf.Tensor, value_type: tff.Type) -> Any:
+def to_python(tensor: tf.Tensor, value_type: tff.Type) -> Any:
+  """A tensor as an array, or as the data set that it is of its type."""
   if isinstance(value_type, tff.SequenceType):
     spec = tff.types.type_to_tf_tensor_specs(value_type.element)
     return tf.data.experimental.from_variant(tensor, spec)

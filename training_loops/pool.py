@@ -105,7 +105,9 @@ class Pool:
     """
     runner = self._idle.pop() if self._idle else _Runner(self.num_threads)
     self._busy[key] = runner
-    runner.start({**flags, 'num_threads': flags['num_threads'] or self.num_threads})
+    if 'num_threads' in flags:  # Of clients on this machine.
+      flags = {**flags, 'num_threads': flags['num_threads'] or self.num_threads}
+    runner.start(flags)
 
   def wait(self, timeout: float | None = None) -> list[tuple[Any, Event]]:
     """What the runs have sent, each with its key; waits until one has.

@@ -5,7 +5,14 @@ from typing import Any
 
 import tasks
 from tff_algorithms import client_inputs
-from training_loops import algorithms, central_data, feeding, mixed_data, sampling
+from training_loops import (
+  algorithms,
+  central_data,
+  feeding,
+  mixed_data,
+  sampling,
+  train_flags,
+)
 
 
 class RoundArguments:
@@ -38,7 +45,13 @@ class RoundArguments:
       own = directory / 'clients'
       own.mkdir()
       layout = feeding.open_layout(task, flags.get('client_data_dir'))
-      self._clients = feeding.Feed(task, own, flags['straggler_rate'] > 0, layout)
+      self._clients = feeding.Feed(
+        task,
+        own,
+        has_limits=flags['straggler_rate'] > 0,
+        layout=layout,
+        is_sent=train_flags.sends_to_clients(flags),
+      )
     if algorithms.is_mixed(flags):
       batches = mixed_data.batches(flags, task)
       if batches:

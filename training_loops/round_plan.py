@@ -39,12 +39,14 @@ class Tensor:
 
   Attributes:
     spec: Its shape and dtype.
+    type: Its TFF type; a variant tensor's is the data set's.
     stage: Where it is made.
     is_clients: Whether each client has its own.
     call: What makes it, unless it is given or a total.
   """
 
   spec: tf.TensorSpec
+  type: tff.Type
   stage: int = _GIVEN
   is_clients: bool = False
   call: '_Call | None' = None
@@ -91,18 +93,22 @@ class Function:
   call: Callable[[Sequence[tf.Tensor], graph_functions.Run], Sequence[tf.Tensor]]
 
 
+# Inputs, outputs, what makes these of those while a graph is built -> a function.
+MakeFunction = Callable[[Sequence[Tensor], Sequence[Tensor], Callable[..., Any]], Any]
+
+
 @dataclasses.dataclass(frozen=True)
 class ClientPass:
   """What each client does, and what is accumulated of it.
 
   Attributes:
-    work: The client's own part.
+    work: The client's own part, a `Function` unless it was asked for otherwise.
     kept: Those of its outputs that are needed later, a value for each client.
     accumulation: The part at the server, after `work`.
     aggregates: What it accumulates: its outputs are their `after`.
   """
 
-  work: Function
+  work: Any
   kept: Sequence[Tensor]
   accumulation: Function
   aggregates: Sequence[Aggregate]
@@ -123,8 +129,27 @@ class Plan:
   result: Any
 
 
-def make(comp: tff.framework.ConcreteComputation) -> Plan:
+def make_function(
+  inputs: Sequence[Tensor],
+  outputs: Sequence[Tensor],
+  build: Callable[..., Sequence[tf.Tensor]],
+) -> Function:
+  """A function that is called in this process."""
+  if not outputs:
+    return Function(inputs, outputs, lambda values, run: [])
+  specs = [tensor.spec for tensor in inputs]
+  call = graph_functions.GraphFunction(build, specs, len(outputs))
+  return Function(inputs, outputs, call)
+
+
+def make(
+  comp: tff.framework.ConcreteComputation, make_work: MakeFunction = make_function
+) -> Plan:
   """Plans a computation.
+
+  Args:
+    comp: The computation.
+    make_work: Makes the functions of clients.
 
   Raises:
     UnsupportedError: If it cannot be planned.
@@ -133,7 +158,7 @@ def make(comp: tff.framework.ConcreteComputation) -> Plan:
   # TensorFlow does that when it has the whole of a function.
   block, _ = tff.tensorflow.replace_intrinsics_with_bodies(comp.to_building_block())
   block = tff.framework.to_call_dominant(block)
-  planner = _Planner()
+  planner = _Planner(make_work)
   parameter = comp.type_signature.parameter
   argument = None if parameter is None else _tensors(parameter)
   result = planner.evaluate(block, {}, SERVER)
@@ -161,10 +186,10 @@ def _tensors(value_type: tff.Type, **attributes: Any) -> Any:
     elements = tff.structure.iter_elements(value_type)
     return _Struct((name, _tensors(t, **attributes)) for name, t in elements)
   if isinstance(value_type, tff.SequenceType):
-    return Tensor(tf.TensorSpec([], tf.variant), **attributes)
+    return Tensor(tf.TensorSpec([], tf.variant), value_type, **attributes)
   if isinstance(value_type, tff.TensorType):
     dtype = tf.dtypes.as_dtype(value_type.dtype.type)
-    return Tensor(tf.TensorSpec(value_type.shape, dtype), **attributes)
+    return Tensor(tf.TensorSpec(value_type.shape, dtype), value_type, **attributes)
   raise UnsupportedError(f'There is a value of type {value_type}.')
 
 
@@ -181,7 +206,8 @@ class _Planner:
   stage that it may be called in, of the kind that it is to be called in.
   """
 
-  def __init__(self) -> None:
+  def __init__(self, make_work: MakeFunction):
+    self._make_work = make_work
     self._aggregates: list[Aggregate] = []
 
   def evaluate(self, block: Any, names: dict[str, Any], place: int) -> Any:
@@ -273,7 +299,7 @@ class _Planner:
 
   def _select(self, result_type: tff.Type, argument: Any) -> Any:
     keys, _, server_value, select = argument
-    key = Tensor(tf.TensorSpec([], keys.spec.dtype))
+    key = Tensor(tf.TensorSpec([], keys.spec.dtype), keys.type)
     selected = select(_Struct.unnamed(server_value, key), CLIENTS)
     if isinstance(selected, _Struct):
       selected = tff.structure.to_odict_or_tuple(selected)
@@ -301,10 +327,14 @@ class _Planner:
     def made_at(stage):
       return [tensor for tensor in wanted if tensor.stage == stage]
 
-    def function(outputs, stage):
+    def function(outputs, stage, make=make_function):
       inputs = _inputs(outputs, stage)
       wanted.update(dict.fromkeys(inputs))
-      return _function(inputs, outputs)
+
+      def build(*values):
+        return _build(outputs, dict(zip(inputs, values, strict=True)))
+
+      return make(inputs, outputs, build)
 
     steps: list[Function | ClientPass] = []
     last = max((tensor.stage for tensor in wanted), default=_GIVEN)
@@ -315,7 +345,7 @@ class _Planner:
       if aggregates or kept:
         wanted.update(dict.fromkeys(t for a in aggregates for t in a.zero))
         after = function([t for a in aggregates for t in a.after], accumulation)
-        work = function(made_at(clients), clients)
+        work = function(made_at(clients), clients, self._make_work)
         steps.append(ClientPass(work, kept, after, aggregates))
       if outputs := made_at(server):
         steps.append(function(outputs, server))
@@ -346,14 +376,3 @@ def _build(outputs: Sequence[Tensor], known: dict[Tensor, tf.Tensor]) -> list[An
     return known[tensor]
 
   return [value(tensor) for tensor in outputs]
-
-
-def _function(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Function:
-  def build(*values):
-    return _build(outputs, dict(zip(inputs, values, strict=True)))
-
-  if not outputs:
-    return Function(inputs, outputs, lambda values, run: [])
-  specs = [tensor.spec for tensor in inputs]
-  call = graph_functions.GraphFunction(build, specs, len(outputs))
-  return Function(inputs, outputs, call)

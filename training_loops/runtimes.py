@@ -18,55 +18,22 @@ Importing this module does not import TensorFlow.
 
 import abc
 import atexit
+from collections.abc import Sequence
 import ctypes
-import importlib.util
 import os
-import pathlib
-import socket
-import subprocess
-import tempfile
-import threading
-import time
 from typing import Any
 
-from training_loops import importing, processes
+from training_loops import certificates as certificates_module
+from training_loops import importing, worker_process
+from training_loops.failures import RuntimeFailure
 from training_loops.options import UserError
+from training_loops.worker_process import PortWorker
 
-# Longer than any start of the worker seen, on machines far busier than sensible.
-_START_TIMEOUT_SECONDS = 60.0
 _START_ATTEMPTS = 3
 
 # What an interrupted computation may take to notice that: a step of a client.
 _STOP_TIMEOUT_SECONDS = 10.0
 
-# Large models and data sets travel in single messages: allow all that gRPC can.
-_MAX_MESSAGE_BYTES = 2**31 - 1
-_CHANNEL_OPTIONS = (
-  ('grpc.max_send_message_length', _MAX_MESSAGE_BYTES),
-  ('grpc.max_receive_message_length', _MAX_MESSAGE_BYTES),
-  # A proxy from the environment must not stand between us and our own machine.
-  ('grpc.enable_http_proxy', 0),
-  # The worker is ready some 0.2 s after its launch; gRPC would wait a second.
-  ('grpc.initial_reconnect_backoff_ms', 50),
-  ('grpc.min_reconnect_backoff_ms', 50),
-  ('grpc.max_reconnect_backoff_ms', 500),
-)
-
-# Where the user has not set them otherwise.
-_ENVIRONMENT = {
-  'TF_NUM_INTRAOP_THREADS': '1',  # A core for each client.
-  'TF_CPP_MIN_LOG_LEVEL': '1',
-}
-_WORKER_ENVIRONMENT = {
-  **_ENVIRONMENT,
-  # With an arena of memory for each of its threads, clients of ever other sizes leave
-  # ever more holes: with two the worker stays as it is, at the same speed.
-  'MALLOC_ARENA_MAX': '2',
-  # Tensors of a model's size come and go at every step: their memory is kept rather
-  # than given back and asked for again, a twentieth to a tenth of a round of a CNN.
-  'MALLOC_MMAP_THRESHOLD_': str(2**25),
-  'MALLOC_TRIM_THRESHOLD_': str(2**28),
-}
 # What glibc calls them for a process that is running already.
 _MALLOC_PARAMETERS = {
   'MALLOC_ARENA_MAX': -8,
@@ -76,10 +43,6 @@ _MALLOC_PARAMETERS = {
 
 # Whatever is worth it, on CPUs too.
 _XLA_FLAGS = '--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit'
-
-
-class RuntimeFailure(RuntimeError):
-  """The runtime itself failed, rather than the computation that it was given."""
 
 
 class Runtime(abc.ABC):
@@ -117,7 +80,7 @@ class LocalRuntime(Runtime):
         the number of threads of each client.
     """
     self._num_threads = _checked_num_threads(num_threads)
-    self._worker: _WorkerProcess | None = None
+    self._worker: PortWorker | None = None
     self._channel = None
 
   @property
@@ -146,7 +109,7 @@ class LocalRuntime(Runtime):
       worker = self._launched_worker()
       try:
         if self._channel is None:
-          self._channel = _connect(worker)
+          self._channel = worker.connect()
         break
       except RuntimeFailure:
         self.stop()
@@ -168,9 +131,9 @@ class LocalRuntime(Runtime):
       self._channel = None
       _refuse_work()
 
-  def _launched_worker(self) -> '_WorkerProcess':
+  def _launched_worker(self) -> PortWorker:
     if self._worker is None:
-      self._worker = _WorkerProcess(self._num_threads)
+      self._worker = PortWorker(self._num_threads)
       atexit.register(self.stop)
     return self._worker
 
@@ -200,7 +163,7 @@ class InProcessRuntime(Runtime):
 
   def launch(self) -> None:
     """Has TensorFlow give each client one thread, unless it is imported already."""
-    for name, value in _ENVIRONMENT.items():
+    for name, value in worker_process.ENVIRONMENT.items():
       os.environ.setdefault(name, value)
     if self._xla:
       flags = os.environ.get('TF_XLA_FLAGS', '')
@@ -244,7 +207,7 @@ def _keep_memory() -> None:
     return
   for name, parameter in _MALLOC_PARAMETERS.items():
     if name not in os.environ:
-      library.mallopt(parameter, int(_WORKER_ENVIRONMENT[name]))
+      library.mallopt(parameter, int(worker_process.WORKER_ENVIRONMENT[name]))
 
 
 def known_device(device: str | None) -> str | None:
@@ -272,66 +235,72 @@ def known_device(device: str | None) -> str | None:
   return matching[0]
 
 
-class _WorkerProcess:
-  """TFF's worker binary as a child process that cannot outlive this one."""
+class RemoteRuntime(Runtime):
+  """Workers on other machines compute the clients, this process does the rest.
 
-  def __init__(self, num_threads: int):
-    if threading.current_thread() is not threading.main_thread():
-      # Linux's "parent" is the thread that forked: the worker would die with it.
-      raise RuntimeFailure('A worker must be launched from the main thread.')
-    self._owner_pid = os.getpid()
-    self._reservation = _reserve_port()
-    self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed by kill)
-    self._process = subprocess.Popen(
-      processes.ending_with_parent(
-        [
-          str(_worker_binary()),
-          f'--port={self.port}',
-          f'--max_concurrent_computation_calls={num_threads}',
-        ]
-      ),
-      stdin=subprocess.DEVNULL,
-      # An inherited stdout would keep a pipe open as long as the worker lives.
-      stdout=self._log,
-      stderr=self._log,
-      env={**_WORKER_ENVIRONMENT, **os.environ},
-      # Ctrl-C is for the program, which may want to save its state with the worker.
-      start_new_session=True,
-    )
+  Attributes:
+    links: Those to the workers, once started.
+  """
 
-  @property
-  def pid(self) -> int:
-    return self._process.pid
+  def __init__(self, workers: Sequence[str], certificates: str, worker_timeout: float):
+    """Initializes the runtime; nothing is started yet.
 
-  @property
-  def port(self) -> int:
-    return self._reservation.getsockname()[1]
+    Args:
+      workers: Where they are, each as host:port.
+      certificates: A directory of certificates: see `certificates`.
+      worker_timeout: How many seconds a worker may take for a few clients.
 
-  def is_ours(self) -> bool:
-    """Whether this process started the worker, rather than one it was forked from."""
-    return os.getpid() == self._owner_pid
+    Raises:
+      UserError: If there are no such certificates.
+    """
+    self._addresses = workers
+    self._certificates = certificates_module.read(certificates)
+    self._timeout = worker_timeout
+    self.links: list[Any] = []
+    self._context: Any = None
 
-  def is_alive(self) -> bool:
-    return self._process.poll() is None
+  def launch(self) -> None:
+    """Has TensorFlow do as in a worker, unless it is imported already."""
+    for name, value in worker_process.ENVIRONMENT.items():
+      os.environ.setdefault(name, value)
+    _keep_memory()
 
-  def kill(self) -> None:
-    self._process.kill()
-    self._process.wait()
-    self._reservation.close()
-    self._log.close()
+  def start(self) -> None:
+    """Connects to the workers; what is there of them is TFF's default context.
 
-  def failure(self, what: str) -> RuntimeFailure:
-    """An error that says what happened, and all that is known of the worker."""
-    try:
-      # A worker that has just closed its connection is about to be a dead one.
-      code = self._process.wait(timeout=1)
-    except subprocess.TimeoutExpired:
-      return RuntimeFailure(f"{what} TFF's worker (pid {self.pid}) is running.")
-    words = '' if self._log.closed else processes.last_words(self._log.fileno())
-    return RuntimeFailure(
-      f"{what} TFF's worker (pid {self.pid}) {processes.describe_exit(code)}. "
-      f'Its last words:\n{words}'
-    )
+    May be called again, when another runtime has become the default meanwhile.
+
+    Raises:
+      WorkersLost: If none can be reached.
+      RuntimeFailure: If one is of another version.
+    """
+    self.launch()
+    importing.import_tff()
+    import tensorflow_federated as tff
+
+    from training_loops import remote_context, worker_link
+
+    if self._context is None:
+      atexit.register(self.stop)
+      self.links = [
+        worker_link.WorkerLink(address, self._certificates, self._timeout)
+        for address in self._addresses
+      ]
+      remote_context.wait_until_connected(self.links)
+      self._context = remote_context.RemoteContext(self.links)
+    tff.framework.set_default_context(self._context)
+
+  def stop(self) -> None:
+    """Leaves the workers; computations called from now on raise `RuntimeFailure`."""
+    links, self.links = self.links, []
+    context, self._context = self._context, None
+    for link in links:
+      link.close()
+    if context is None:
+      return
+    atexit.unregister(self.stop)
+    context.wait(_STOP_TIMEOUT_SECONDS)
+    _refuse_work()
 
 
 def _checked_num_threads(num_threads: int | None) -> int:
@@ -353,48 +322,10 @@ def _refuse_work() -> None:
   )
 
 
-def _worker_binary() -> pathlib.Path:
-  spec = importlib.util.find_spec('tensorflow_federated')  # Imports nothing.
-  if spec is None or spec.origin is None:
-    raise RuntimeFailure('tensorflow_federated is not installed.')
-  path = pathlib.Path(spec.origin).parent / 'data' / 'worker_binary'
-  if not path.is_file():
-    raise RuntimeFailure(f"TFF's worker is missing: expected a file {path}.")
-  return path
-
-
-def _reserve_port() -> socket.socket:
-  """A socket bound to a free port, which keeps it from others as long as it is open.
-
-  The worker (as all of gRPC) binds with SO_REUSEPORT, so it can share the port; it
-  would also share it with another worker, silently, had both chosen the same one.
-  """
-  reservation = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-  reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-  reservation.bind(('', 0))
-  return reservation
-
-
-def _connect(worker: _WorkerProcess) -> Any:
-  """A gRPC channel to the worker, once that answers."""
-  import grpc
-
-  channel = grpc.insecure_channel(f'127.0.0.1:{worker.port}', _CHANNEL_OPTIONS)
-  ready = grpc.channel_ready_future(channel)
-  deadline = time.monotonic() + _START_TIMEOUT_SECONDS
-  while True:
-    try:
-      ready.result(timeout=0.1)
-      return channel
-    except grpc.FutureTimeoutError:
-      if not worker.is_alive() or time.monotonic() > deadline:
-        ready.cancel()
-        raise worker.failure('No worker could be started.') from None
-
-
 _RUNTIMES: dict[str, type[Runtime]] = {
   'local': LocalRuntime,
   'in_process': InProcessRuntime,
+  'remote': RemoteRuntime,
 }
 
 

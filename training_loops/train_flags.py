@@ -37,7 +37,29 @@ _IN_PROCESS = (
   switch('xla', 'Has XLA compile what it finds worth it.'),
 )
 
-_RUNTIMES = {'in_process': _IN_PROCESS, 'local': [_NUM_THREADS]}
+_REMOTE = (
+  text('workers', REQUIRED, 'Where they are: host:port,host:port.', is_free=True),
+  path(
+    'certificates',
+    REQUIRED,
+    'Directory of ca.pem, cert.pem, key.pem (training_loops.make_certificates).',
+    is_free=True,
+  ),
+  integer(
+    'worker_timeout',
+    600,
+    'Seconds that a worker may take for a few clients; others then compute them.',
+    is_free=True,
+  ),
+  choice(
+    'client_rows',
+    'sent',
+    'How rows get to workers: sent, or read from files at the same path there.',
+    {'sent': [], 'read': []},
+  ),
+)
+
+_RUNTIMES = {'in_process': _IN_PROCESS, 'local': [_NUM_THREADS], 'remote': _REMOTE}
 
 _SECTIONS = (
   Section(
@@ -114,7 +136,8 @@ _SECTIONS = (
       choice(
         'runtime',
         'in_process',
-        "Where clients are computed: in the program itself, or in TFF's worker.",
+        "Where clients are computed: in the program itself, in TFF's worker, or by "
+        'workers on other machines.',
         _RUNTIMES,
       ),
       path(
@@ -238,7 +261,19 @@ def check_task(flags: Mapping[str, Any]) -> None:
     raise UserError(str(error)) from error
 
 
+def sends_to_clients(flags: Mapping[str, Any]) -> bool:
+  """Whether clients' rows are sent to where these are computed, not read there."""
+  return flags.get('client_rows') == 'sent'
+
+
 def create_runtime(flags: dict[str, Any]) -> runtimes.Runtime:
   """The runtime that the flags describe, not yet started."""
+  if flags['runtime'] == 'remote':
+    return runtimes.create(
+      'remote',
+      workers=flags['workers'].split(','),
+      certificates=flags['certificates'],
+      worker_timeout=flags['worker_timeout'],
+    )
   own = {option.name for option in _RUNTIMES[flags['runtime']]}
   return runtimes.create(flags['runtime'], **{name: flags[name] for name in own})

@@ -34,6 +34,7 @@ from training_loops import (
   train_flags,
   versions,
 )
+from training_loops.failures import RuntimeFailure
 from training_loops.options import UserError
 
 _FULL = 'No space left on device'
@@ -253,9 +254,10 @@ def _client_states(
   """Where the clients' states are kept; None if they keep nothing."""
   if not isinstance(process, StatefulProcess):
     return None
+  first = process.initialize_client()
   store = client_state_store.ClientStateStore(
     directory.client_states,
-    process.initialize_client(),
+    first,
     {name: flags[name] for name in ('algorithm', 'task')},
   )
   if not process.client_states_by_file:
@@ -335,18 +337,23 @@ class _Training:
             self._run_round(round_num, shown)
         self._finish()
     except KeyboardInterrupt:
-      if self._completed.round_num > self._saved_round:
-        self._save()
-      if self._saved_round:
-        _logger.warning(
-          'Interrupted; saved after round %d. The same command continues.',
-          self._saved_round,
-        )
-      else:
-        _logger.warning('Interrupted before a round was done. Nothing was saved.')
+      self._save_after('Interrupted')
+      raise
+    except RuntimeFailure:
+      self._save_after('The runtime failed')
       raise
     finally:
       self._records.close()
+
+  def _save_after(self, what: str) -> None:
+    if self._completed.round_num > self._saved_round:
+      self._save()
+    if self._saved_round:
+      _logger.warning(
+        '%s; saved after round %d. The same command continues.', what, self._saved_round
+      )
+    else:
+      _logger.warning('%s before a round was done. Nothing was saved.', what)
 
   def _run_round(self, round_num: int, shown: progress.Progress) -> None:
     self._keep_client_states()

@@ -41,7 +41,7 @@ class WorkerContext(tff.framework.SyncContext):
     self._compiled = kept.Kept(
       _MAX_COMPILED, tff.backends.native.desugar_and_transform_to_native
     )
-    self._executors: collections.OrderedDict[int, _Executor] = collections.OrderedDict()
+    self._executors: collections.OrderedDict[int, Executor] = collections.OrderedDict()
     self._thread = threads.Threads(1)
 
   def invoke(self, comp: Any, arg: Any) -> Any:
@@ -64,16 +64,16 @@ class WorkerContext(tff.framework.SyncContext):
     self._thread.start(lambda: executor.dispose_of(refs))  # Nobody waits for it.
     # What type a result is in Python is known to the computation as it was written.
     result_type = comp.type_signature.result
-    value = _deserialize(value, result_type)
+    value = deserialize(value, result_type)
     value = tff.types.type_to_py_container(value, result_type)
     return tff.tensorflow.transform_result(value)
 
-  def _executor(self, num_clients: int) -> '_Executor':
+  def _executor(self, num_clients: int) -> 'Executor':
     executor = self._executors.pop(num_clients, None)
     if executor is None:
       while len(self._executors) >= _MAX_EXECUTORS:
         self._executors.popitem(last=False)[1].dispose()
-      executor = _Executor(self._stub, num_clients)
+      executor = Executor(self._stub, num_clients)
     self._executors[num_clients] = executor
     return executor
 
@@ -89,11 +89,15 @@ class FailedContext(tff.framework.SyncContext):
     raise self._error
 
 
-class _Executor:
+class Executor:
   """The worker's executor for rounds of a number of clients.
 
   It is sent a computation once, and not in every round: for FedAvg with a small model
   that is a sixth of the time of a round.
+
+  Attributes:
+    num_clients: The number.
+    shipped: A compiled computation -> what refers to it.
   """
 
   def __init__(self, stub: Any, num_clients: int):
@@ -103,14 +107,15 @@ class _Executor:
     cardinality.placement.uri = tff.CLIENTS.uri
     request = executor_pb2.GetExecutorRequest(cardinalities=[cardinality])
     self._id = stub.get_executor(request).executor
-    self._shipped = kept.Kept(
+    self.shipped = kept.Kept(
       _MAX_SHIPPED, self._ship, lambda ref: self.dispose_of([ref])
     )
 
   def _ship(self, comp: Any) -> Any:
-    return self._create(comp, comp.type_signature)
+    return self.create(comp, comp.type_signature)
 
-  def _create(self, value: Any, value_type: tff.Type) -> Any:
+  def create(self, value: Any, value_type: tff.Type) -> Any:
+    """What refers to a value that is sent to the worker."""
     request = executor_pb2.CreateValueRequest(executor=self._id)
     _serialize(request.value, value, value_type)
     return self._stub.create_value(request).value_ref
@@ -119,17 +124,24 @@ class _Executor:
     self, comp: Any, arg: Any, parameter: tff.Type | None
   ) -> tuple[Any, list[Any]]:
     """What a compiled computation returns, serialized; what is then of no more use."""
-    request = executor_pb2.CreateCallRequest(executor=self._id)
-    request.function_ref.CopyFrom(self._shipped(comp))
-    refs = []
-    if parameter is not None:
-      refs.append(self._create(arg, parameter))
-      request.argument_ref.CopyFrom(refs[0])
-    refs.append(self._stub.create_call(request).value_ref)
-    value = self._stub.compute(
-      executor_pb2.ComputeRequest(executor=self._id, value_ref=refs[-1])
-    ).value
-    return value, refs
+    refs = [] if parameter is None else [self.create(arg, parameter)]
+    value, ref = self.compute(self.shipped(comp), *refs)
+    return value, [*refs, ref]
+
+  def structure(self, refs: Sequence[Any]) -> Any:
+    """What refers to a structure of values, without names."""
+    elements = [executor_pb2.CreateStructRequest.Element(value_ref=ref) for ref in refs]
+    request = executor_pb2.CreateStructRequest(executor=self._id, element=elements)
+    return self._stub.create_struct(request).value_ref
+
+  def compute(self, function_ref: Any, argument_ref: Any = None) -> tuple[Any, Any]:
+    """What a function returns, serialized, and what refers to it."""
+    request = executor_pb2.CreateCallRequest(
+      executor=self._id, function_ref=function_ref, argument_ref=argument_ref
+    )
+    ref = self._stub.create_call(request).value_ref
+    request = executor_pb2.ComputeRequest(executor=self._id, value_ref=ref)
+    return self._stub.compute(request).value, ref
 
   def dispose_of(self, refs: Sequence[Any]) -> None:
     """Has the worker forget values."""
@@ -204,18 +216,18 @@ def _serialize(message: Any, value: Any, value_type: tff.Type) -> None:
     message.CopyFrom(tff.framework.serialize_value(value, value_type)[0])
 
 
-def _deserialize(message: Any, value_type: tff.Type) -> Any:
+def deserialize(message: Any, value_type: tff.Type) -> Any:
   """Reads a value that the worker has written, as `tff.structure.Struct`s."""
   if isinstance(value_type, tff.StructType):
     elements = tff.structure.iter_elements(value_type)
     return tff.structure.Struct(
-      (name, _deserialize(element.value, part_type))
+      (name, deserialize(element.value, part_type))
       for element, (name, part_type) in zip(
         message.struct.element, elements, strict=True
       )
     )
   if isinstance(value_type, tff.FederatedType):
-    members = [_deserialize(m, value_type.member) for m in message.federated.value]
+    members = [deserialize(m, value_type.member) for m in message.federated.value]
     return members[0] if value_type.all_equal else members
   if message.HasField('array') and value_type.dtype in _DTYPES:
     return _numbers(message.array, value_type)

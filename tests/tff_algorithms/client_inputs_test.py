@@ -57,6 +57,10 @@ def test_a_client_by_id_trains_as_its_data_set_does(runtime, tmp_path):
   problems.assert_close(output.state.server.weights.trainable, by_dataset[0], 1e-6)
 
 
+def _limited(load_rows):
+  return client_inputs.with_max_steps(client_inputs.from_id(load_rows))
+
+
 @pytest.mark.slow
 def test_a_client_with_a_limit_takes_so_many_steps_and_others_all(runtime):
   cohort = {f'client {n}': problems.classification_rows(n) for n in (9, 11, 4)}
@@ -75,13 +79,13 @@ def test_a_client_with_a_limit_takes_so_many_steps_and_others_all(runtime):
     state = process.next(process.initialize(), values).state
     return state.server.weights.trainable
 
-  both = client_inputs.from_id_and_max_steps(load_rows)
+  both = _limited(load_rows)
   alone = client_inputs.from_id(load_rows)
   for limit in (1, 3):
-    values = [{'client_id': 'client 9', 'max_steps': np.int32(limit)}]
+    values = [{'client': 'client 9', 'max_steps': np.int32(limit)}]
     expected = trained(alone, ['client 9'], max_steps=limit)
     problems.assert_close(trained(both, values), expected, 1e-6)
-  unlimited = [{'client_id': name, 'max_steps': np.int32(1000)} for name in cohort]
+  unlimited = [{'client': name, 'max_steps': np.int32(1000)} for name in cohort]
   problems.assert_close(trained(both, unlimited), trained(alone, list(cohort)), 1e-6)
 
 
@@ -135,10 +139,10 @@ def test_the_type_of_a_half_holds_that_of_the_client():
 
 
 def test_a_limit_of_steps_goes_with_a_half():
-  both = client_inputs.of_halves(client_inputs.from_id_and_max_steps(lambda _: ()))
+  both = client_inputs.of_halves(_limited(lambda _: ()))
   given = both.load(
     {
-      'client': {'client_id': tf.constant('a'), 'max_steps': tf.constant(3)},
+      'client': {'client': tf.constant('a'), 'max_steps': tf.constant(3)},
       'only_gradient': tf.constant(True),
     }
   )
@@ -188,10 +192,10 @@ def test_the_type_of_a_population_holds_that_of_the_client():
 
 
 def test_a_limit_of_steps_goes_with_a_population():
-  both = client_inputs.of_populations(client_inputs.from_id_and_max_steps(lambda _: ()))
+  both = client_inputs.of_populations(_limited(lambda _: ()))
   given = both.load(
     {
-      'client': {'client_id': tf.constant('a'), 'max_steps': tf.constant(3)},
+      'client': {'client': tf.constant('a'), 'max_steps': tf.constant(3)},
       'population': tf.constant(1),
     }
   )
@@ -303,8 +307,8 @@ def test_the_key_is_that_of_the_client_with_all_its_rows():
 
 
 def test_a_limit_of_steps_a_half_and_a_population_go_with_rows_held_back():
-  limited = client_inputs.from_id_and_max_steps(lambda client_id: tf.range(10))
-  value = {'client_id': tf.constant('a'), 'max_steps': tf.constant(3)}
+  limited = _limited(lambda client_id: tf.range(10))
+  value = {'client': tf.constant('a'), 'max_steps': tf.constant(3)}
   for outer in (
     client_inputs.of_halves(client_inputs.holding_back(limited, 0.3, 1, seed=0)),
     client_inputs.holding_back(client_inputs.of_halves(limited), 0.3, 1, seed=0),

@@ -1,7 +1,6 @@
 """Tests of running computations in this process."""
 
 import collections
-import contextlib
 import pathlib
 import threading
 import time
@@ -12,17 +11,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from training_loops import (
-  algorithms,
-  client_state_exchange,
-  client_state_store,
-  round_arguments,
-  round_plan,
-  runtimes,
-  train_flags,
-  training,
-)
-from training_loops.options import UserError
+from tests.training_loops import rounds
+from training_loops import algorithms, round_plan, runtimes
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('runtime')]
 
@@ -39,76 +29,13 @@ def in_process(runtime):
 # Every algorithm.
 
 
-_TASKS = ('digits_logistic', 'digits_mixed', 'quadratic_game')
-_NUM_ROUNDS = 2
-
-
-def _runs(algorithm, directory, **more):
-  """The flags of a small run on the first task that is one for the algorithm, made."""
-  for task in _TASKS:
-    flags = train_flags.configure(
-      task=task,
-      algorithm=algorithm,
-      clients_per_round=3,
-      output_dir=directory / 'run',
-      **more,
-    )
-    with contextlib.suppress(UserError):
-      return flags, _rounds(flags, directory / task)
-  raise AssertionError(f'{algorithm} needs another task than {_TASKS}.')
-
-
-def _rounds(flags, directory):
-  """What the rounds of a run give, in the default context."""
-  directory.mkdir()
-  task = training.load_task(flags)
-  sampler = training.build_sampler(flags, task)
-  with contextlib.ExitStack() as stack:
-    feed = round_arguments.RoundArguments(flags, task, sampler, directory)
-    stack.callback(feed.close)
-    process = training.build_process(flags, task, feed.client_input, feed.central_input)
-    state = process.initialize()
-    exchange = None
-    if hasattr(process, 'initialize_client'):
-      (directory / 'states').mkdir()
-      exchange = client_state_exchange.ClientStateExchange(
-        client_state_store.ClientStateStore(
-          directory / 'states.sqlite', process.initialize_client(), {}
-        ),
-        directory / 'states',
-      )
-      stack.callback(exchange.close)
-      exchange.restore(0, None)
-    outputs = [state]
-    for round_num in range(1, _NUM_ROUNDS + 1):
-      output = process.next(state, *feed.arguments(round_num, exchange))
-      state = output.state
-      outputs += [state, output.metrics]
-      if exchange is not None:
-        kept = {bytes(client_id): path for client_id, path in output.client_states}
-        for client_id in sorted(kept):
-          path = pathlib.Path(kept[client_id].decode())
-          outputs.append(np.frombuffer(path.read_bytes(), np.float32).copy())
-        exchange.write(output.client_states)
-  return outputs
-
-
-def _assert_equal(found, expected, relative=1e-6):
-  tf.nest.assert_same_structure(found, expected)
-  for a, b in zip(tf.nest.flatten(found), tf.nest.flatten(expected), strict=True):
-    a, b = np.asarray(a), np.asarray(b)
-    assert (a.dtype, a.shape) == (b.dtype, b.shape)
-    apart = np.linalg.norm(np.subtract(a, b, dtype=np.float64))
-    assert apart <= relative * np.linalg.norm(b.astype(np.float64))
-
-
 @pytest.mark.parametrize('algorithm', algorithms.branches())
 def test_every_algorithm_gives_what_it_gives_on_the_worker(
   algorithm, runtime, in_process, tmp_path
 ):
-  flags, found = _runs(algorithm, tmp_path)
+  flags, found = rounds.on_first_task(algorithm, tmp_path)
   runtime.start()
-  _assert_equal(found, _rounds(flags, tmp_path / 'local'))
+  rounds.assert_equal(found, rounds.outputs(flags, tmp_path / 'local'), 1e-6)
 
 
 @pytest.mark.parametrize('algorithm', ['fed_avg', 'scaffold', 'mime'])
@@ -116,9 +43,9 @@ def test_elastic_aggregation_gives_what_it_gives_on_the_worker(
   algorithm, runtime, in_process, tmp_path
 ):
   elastic = dict(elastic_sensitivity='momentum', elastic_batch_size=2)
-  flags, found = _runs(algorithm, tmp_path, **elastic)
+  flags, found = rounds.on_first_task(algorithm, tmp_path, **elastic)
   runtime.start()
-  _assert_equal(found, _rounds(flags, tmp_path / 'local'))
+  rounds.assert_equal(found, rounds.outputs(flags, tmp_path / 'local'), 1e-6)
 
 
 # What goes in and comes out.

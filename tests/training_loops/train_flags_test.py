@@ -146,6 +146,9 @@ def test_only_flags_that_leave_the_numbers_alone_may_change():
     'output_dir',
     'rounds_per_checkpoint',
     'num_threads',
+    'workers',
+    'certificates',
+    'worker_timeout',
     'label',
   }
 

@@ -1,0 +1,232 @@
+"""A pass over the clients that workers on other machines compute.
+
+Apart from `runtimes` because importing it imports TFF.
+"""
+
+import collections
+from collections.abc import Sequence
+import logging
+import math
+import threading
+import time
+
+from training_loops.accumulation import Accumulation
+from training_loops.failures import WorkersLost
+from training_loops.graph_functions import Run
+from training_loops.plan_values import Values
+from training_loops.remote_work import RemoteClients
+from training_loops.round_plan import ClientPass
+from training_loops.worker_link import Session, WorkerLink, WorkerLost
+
+# In how many pieces the clients are dealt out to each thread of a worker: with more,
+# fewer wait for the last piece to be done; with fewer, there are fewer messages.
+_PIECES_A_THREAD = 4
+# What a piece may send back at most, unless it is a single client.
+_MAX_PIECE_BYTES = 2**26
+_MAX_PIECE = 64
+# How many clients a worker has at least, for each that it computes at once: while these
+# come and go, the others are computed.
+_CLIENTS_A_THREAD = 2
+# Of a worker whose number is not known.
+_THREADS_UNLESS_KNOWN = 2
+# So many pieces for each that is computed may be there before the first one that is
+# missing, so that what clients have made does not pile up.
+_PIECES_AHEAD = 4
+
+# How often the same clients are given to workers that are then lost. In between there
+# is a wait, doubled each time.
+_MAX_ATTEMPTS = 4
+_FIRST_WAIT_SECONDS = 0.1
+# How often in turn all workers must have failed for all to be lost; some 8 s in all.
+_MAX_FAILURES = 6
+
+_POLL_SECONDS = 0.1
+
+_logger = logging.getLogger(__name__)
+
+
+class RemotePass:
+  """A pass over the clients. They are dealt out in pieces, a few clients each.
+
+  What they make is accumulated here in their order: who computed what, and how often,
+  makes no difference.
+  """
+
+  def __init__(
+    self,
+    step: ClientPass,
+    values: Values,
+    clients: Sequence[Values],
+    links: Sequence[WorkerLink],
+    run: Run,
+  ):
+    """Initializes the pass.
+
+    Args:
+      step: What to do.
+      values: What there is at the server.
+      clients: What each client has; gets what is kept of it.
+      links: The workers.
+      run: What its calls are a part of.
+    """
+    self._links = links
+    self._run = run
+    self._num_clients = len(clients)
+    self._clients = RemoteClients(step.work, values, clients)
+    self._accumulation = Accumulation(step, values, clients, run)
+    self._changed = self._accumulation.changed
+    threads = sum(s.num_threads for link in links if (s := link.session)) or len(links)
+    self._piece = _piece_size(len(clients), threads, step.work.bytes_of_a_client)
+    self._num_slots = {link: self._slots_of(link) for link in links}
+    self._max_ahead = _PIECES_AHEAD * sum(self._num_slots.values())
+    # What follows is for who holds `_changed`.
+    self._waiting = [*range(math.ceil(len(clients) / self._piece))]
+    self._attempts: collections.Counter[int] = collections.Counter()
+    self._not_before: dict[int, float] = {}
+    self._held: dict[int, Session] = {}
+    self._error: BaseException | None = None
+
+  def run(self) -> Values:
+    """Does it, and returns the totals.
+
+    Raises:
+      WorkersLost: If no worker is left, or the same clients were lost too often.
+    """
+    threads = [
+      threading.Thread(target=self._serve, args=(link,), daemon=True)
+      for link, num_slots in self._num_slots.items()
+      for _ in range(num_slots)
+    ]
+    for thread in threads:
+      thread.start()
+    with self._changed:
+      while not self._is_over():
+        self._changed.wait(_POLL_SECONDS)
+        if self._run.is_cancelled:
+          self._error = KeyboardInterrupt()
+        elif are_all_lost(self._links):
+          self._error = all_lost(self._links)
+    if self._error is not None:
+      for link in self._links:  # Nobody waits for what is on its way.
+        link.leave()
+    for thread in threads:
+      thread.join()
+    if self._error is not None:
+      raise self._error
+    self._clients.close()
+    return self._accumulation.totals()
+
+  def _slots_of(self, link: WorkerLink) -> int:
+    session = link.session
+    num_threads = session.num_threads if session else _THREADS_UNLESS_KNOWN
+    return max(2, math.ceil(_CLIENTS_A_THREAD * num_threads / self._piece))
+
+  def _is_over(self) -> bool:
+    is_done = self._accumulation.num_done == self._num_clients
+    return is_done or self._error is not None
+
+  def _serve(self, link: WorkerLink) -> None:
+    """Has a worker compute one piece after the other, until all are done."""
+    while (taken := self._take(link)) is not None:
+      session, piece = taken
+      which = self._clients_of(piece)
+      try:
+        for i, made in zip(which, self._clients.compute(session, which), strict=True):
+          self._accumulation.add(i, made)
+        link.proved()
+        with self._changed:
+          del self._held[piece]
+          self._changed.notify_all()
+      except WorkerLost as error:
+        self._lost(link, session, piece, str(error))
+      except BaseException as error:  # For who asks for the totals.
+        with self._changed:
+          self._error = self._error or error
+          self._changed.notify_all()
+
+  def _take(self, link: WorkerLink) -> tuple[Session, int] | None:
+    """The next piece, and who is to be asked for it; None if there is none any more."""
+    with self._changed:
+      while not self._is_over():
+        session, piece = link.session, self._first_waiting()
+        if session is not None and piece is not None and self._is_its_turn(session):
+          self._waiting.remove(piece)
+          self._held[piece] = session
+          self._changed.notify_all()
+          return session, piece
+        self._changed.wait(_POLL_SECONDS)
+    return None
+
+  def _is_its_turn(self, session: Session) -> bool:
+    """Whether no other worker has less to do, for how much it does at once."""
+    held = collections.Counter(self._held.values())
+
+    def load(own):
+      return held[own] / own.num_threads
+
+    others = ((link.session, slots) for link, slots in self._num_slots.items())
+    free = (own for own, slots in others if own is not None and held[own] < slots)
+    return load(session) <= min(map(load, free), default=0.0)
+
+  def _first_waiting(self) -> int | None:
+    now = time.monotonic()
+    num_ahead = self._max_ahead + self._accumulation.num_done // self._piece
+    due = (p for p in self._waiting if self._not_before.get(p, now) <= now)
+    first = min(due, default=None)
+    return first if first is not None and first < num_ahead else None
+
+  def _lost(self, link: WorkerLink, session: Session, piece: int, reason: str) -> None:
+    """Has others compute what a worker was to compute."""
+    is_first = link.lost(session, reason)
+    with self._changed:
+      if is_first and self._error is None:
+        held = [p for p, own in self._held.items() if own is session]
+        num_clients = sum(len(self._clients_of(p)) for p in held)
+        num_left = sum(link.session is not None for link in self._links)
+        _logger.warning(
+          'Worker %s is lost: %s. The %d clients that it had are computed again; '
+          '%d of %d workers are left.',
+          link.address,
+          reason,
+          num_clients,
+          num_left,
+          len(self._links),
+        )
+      del self._held[piece]
+      wait = _FIRST_WAIT_SECONDS * 2 ** self._attempts[piece]
+      self._not_before[piece] = time.monotonic() + wait
+      self._attempts[piece] += 1
+      self._waiting.append(piece)
+      if self._attempts[piece] >= _MAX_ATTEMPTS:
+        which = self._clients_of(piece)
+        self._error = self._error or WorkersLost(
+          f'clients {which[0] + 1} to {which[-1] + 1} of the round were given to '
+          f'{_MAX_ATTEMPTS} workers in turn, and each was lost; the last, '
+          f'{link.address}: {reason}.'
+        )
+      self._changed.notify_all()
+
+  def _clients_of(self, piece: int) -> range:
+    start = piece * self._piece
+    return range(start, min(start + self._piece, self._num_clients))
+
+
+def are_all_lost(links: Sequence[WorkerLink]) -> bool:
+  """Whether no worker is there, and each has been tried often enough."""
+  return all(
+    link.session is None and link.num_failures >= _MAX_FAILURES for link in links
+  )
+
+
+def all_lost(links: Sequence[WorkerLink]) -> WorkersLost:
+  """The error that says so, and why."""
+  reasons = '; '.join(f'{link.address}: {link.reason}' for link in links)
+  return WorkersLost(f'no worker is left. {reasons}.')
+
+
+def _piece_size(num_clients: int, num_threads: int, bytes_of_a_client: int) -> int:
+  """How many clients are a piece, a power of two so that there are few sizes."""
+  fair = num_clients / (_PIECES_A_THREAD * num_threads)
+  small = _MAX_PIECE_BYTES // max(1, bytes_of_a_client)
+  size = max(1, min(math.ceil(fair), small, _MAX_PIECE))
+  return 1 << (size.bit_length() - 1)
