@@ -31,7 +31,7 @@ NOT_PINNED = {'fedjax', 'flwr', 'pfl', 'ray', 'torch'}
 # What a source may read from its own directory.
 DATA = {'.csv', '.html', '.yaml'}
 # These look at the whole checkout, which Bazel does not give them.
-OF_THE_CHECKOUT = {'build_files_test', 'setup_test'}
+OF_THE_CHECKOUT = {'build_files_test', 'deploy_test', 'setup_test'}
 
 
 def sources(root: Path) -> dict[str, Path]:

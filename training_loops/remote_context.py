@@ -67,3 +67,4 @@ def wait_until_connected(links: Sequence[WorkerLink]) -> None:
         link.address,
         link.reason,
       )
+      link.is_told = True

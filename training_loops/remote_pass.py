@@ -84,6 +84,7 @@ class RemotePass:
     self._attempts: collections.Counter[int] = collections.Counter()
     self._not_before: dict[int, float] = {}
     self._held: dict[int, Session] = {}
+    self._lost_sessions: set[Session] = set()
     self._error: BaseException | None = None
 
   def run(self) -> Values:
@@ -97,6 +98,9 @@ class RemotePass:
       for link, num_slots in self._num_slots.items()
       for _ in range(num_slots)
     ]
+    for link in self._links:
+      if link.session is None:
+        self._tell(link, 'It had no clients')
     for thread in threads:
       thread.start()
     with self._changed:
@@ -177,21 +181,13 @@ class RemotePass:
 
   def _lost(self, link: WorkerLink, session: Session, piece: int, reason: str) -> None:
     """Has others compute what a worker was to compute."""
-    is_first = link.lost(session, reason)
+    link.lost(session, reason)
     with self._changed:
-      if is_first and self._error is None:
+      if self._error is None and session not in self._lost_sessions:
+        self._lost_sessions.add(session)
         held = [p for p, own in self._held.items() if own is session]
         num_clients = sum(len(self._clients_of(p)) for p in held)
-        num_left = sum(link.session is not None for link in self._links)
-        _logger.warning(
-          'Worker %s is lost: %s. The %d clients that it had are computed again; '
-          '%d of %d workers are left.',
-          link.address,
-          reason,
-          num_clients,
-          num_left,
-          len(self._links),
-        )
+        self._tell(link, f'The {num_clients} clients that it had are computed again')
       del self._held[piece]
       wait = _FIRST_WAIT_SECONDS * 2 ** self._attempts[piece]
       self._not_before[piece] = time.monotonic() + wait
@@ -202,9 +198,24 @@ class RemotePass:
         self._error = self._error or WorkersLost(
           f'clients {which[0] + 1} to {which[-1] + 1} of the round were given to '
           f'{_MAX_ATTEMPTS} workers in turn, and each was lost; the last, '
-          f'{link.address}: {reason}.'
+          f'{link.address}: {link.reason}.'
         )
       self._changed.notify_all()
+
+  def _tell(self, link: WorkerLink, what_follows: str) -> None:
+    """Tells the user that a worker is lost, once."""
+    if link.is_told:
+      return
+    link.is_told = True
+    num_left = sum(link.session is not None for link in self._links)
+    _logger.warning(
+      'Worker %s is lost: %s. %s; %d of %d workers are left.',
+      link.address,
+      link.reason,
+      what_follows,
+      num_left,
+      len(self._links),
+    )
 
   def _clients_of(self, piece: int) -> range:
     start = piece * self._piece

@@ -60,6 +60,7 @@ class WorkerLink:
     num_failures: How often in turn it could not be reached, or was lost.
     reason: Why it is not connected.
     is_other_version: Whether that is why.
+    is_told: Whether the user has been told, for who uses the link to do so.
   """
 
   def __init__(self, address: str, certificates: Certificates, timeout: float):
@@ -74,6 +75,7 @@ class WorkerLink:
     self.num_failures = 0
     self.reason = ''
     self.is_other_version = False
+    self.is_told = False
     self._timeout = timeout
     self._credentials = credentials(certificates)
     self._session: Session | None = None
@@ -86,16 +88,15 @@ class WorkerLink:
     """The connection that there is."""
     return self._session
 
-  def lost(self, session: 'Session', reason: str) -> bool:
-    """Gives a connection up; returns whether nobody else has done so before."""
+  def lost(self, session: 'Session', reason: str) -> None:
+    """Gives a connection up, unless that has been done before."""
     with self._lock:
       if session is not self._session:
-        return False
+        return
       self._session = None
       self._failed(reason)
     session.close()
     self._start_connecting(self._wait())
-    return True
 
   def proved(self) -> None:
     """The worker has done something."""
@@ -147,7 +148,9 @@ class WorkerLink:
         if not self._closed.is_set():
           if self.num_failures:
             _logger.info('Worker %s is there again.', self.address)
+          self.is_told = False
           self._session = session
+          session.when_broken(functools.partial(self.lost, session))
           return
       session.close()
 
@@ -213,6 +216,16 @@ class Session:
     except ValueError as error:
       raise OtherVersion(str(error)) from None
     self._metadata = ((worker_protocol.SESSION, session),)
+
+  def when_broken(self, act: Callable[[str], None]) -> None:
+    """Has a function called, in another thread, with the reason why it has ended."""
+
+    def ended(attending):
+      if not attending.cancelled():
+        reason = attending.exception().details()
+        threading.Thread(target=act, args=(reason,), daemon=True).start()
+
+    self._attending.add_done_callback(ended)
 
   def close(self) -> None:
     """Ends all calls, and the connection."""

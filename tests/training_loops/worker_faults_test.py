@@ -1,6 +1,5 @@
 """Tests of what happens when workers are lost, hang, or are of another version."""
 
-import _thread
 import contextlib
 import os
 import re
@@ -260,7 +259,7 @@ def test_an_interrupted_round_ends_at_once_and_the_next_one_works(
 
     def interrupt():
       first.wait(6)
-      _thread.interrupt_main()
+      os.kill(os.getpid(), signal.SIGINT)  # Wakes up the main thread.
 
     thread = threading.Thread(target=interrupt)
     thread.start()
