@@ -32,7 +32,11 @@ def _expected(work):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('arguments', [(), ('tf.data',)], ids=['by id', 'data sets'])
+@pytest.mark.parametrize(
+  'arguments',
+  [(), ('tf.data',), ('local',)],
+  ids=['by id', 'data sets', 'on the worker'],
+)
 def test_two_exact_rounds_of_fed_avg_are_those_of_the_paper(arguments, tmp_path):
   work = small_work.make()
   work.save(tmp_path)
