@@ -70,6 +70,25 @@ class Picture:
 
 
 @dataclasses.dataclass(frozen=True)
+class Table:
+  """A table more of a comparison: where entries end, beside a published table.
+
+  Attributes:
+    title: What stands above it.
+    columns: The metrics in it, by the head of the column.
+    entries: The entries in it, by what they are called there.
+    published: What stands in the published table, by the same names.
+    num_evals: The last evaluated rounds that a seed is averaged over.
+  """
+
+  title: str
+  columns: Mapping[str, str]
+  entries: Mapping[str, str]
+  published: Mapping[str, Sequence[float]]
+  num_evals: int = 5
+
+
+@dataclasses.dataclass(frozen=True)
 class Comparison:
   """Algorithms on one task.
 
@@ -84,6 +103,7 @@ class Comparison:
     metric: What is compared by, the accuracy by default.
     panels: Entries that are shown side by side, by what stands above each panel.
     pictures: More pictures, by the file's name.
+    tables: More tables.
     published: The file in published/ with the paper's numbers.
     published_clients: How many clients the paper's data have.
   """
@@ -98,6 +118,7 @@ class Comparison:
   target: float | str | None = None
   panels: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
   pictures: Mapping[str, Picture] = dataclasses.field(default_factory=dict)
+  tables: Sequence[Table] = ()
   published: str | None = None
   published_clients: int | None = None
 
@@ -434,12 +455,36 @@ def _section(
       tables.markdown(*report.table),
       f'{links}.',
       *(f'![{file}]({here}/{file})' for file in comparison.pictures),
+      *(_table(table, report) for table in comparison.tables),
       *report.notes,
       *tuned,
       _data(comparison),
       time,
     ]
   )
+
+
+def _table(table: Table, report: reports.Report) -> str:
+  """A table of where entries end, with its title."""
+  groups = {group.name: group for group in report.groups}
+  rows = []
+  for name, entry in table.entries.items():
+    row = [name]
+    for column in table.columns.values():
+      of_seeds = [
+        [values[column] for values in run.rows[-table.num_evals :]]
+        for run in groups[entry].runs
+      ]
+      row.append(summaries.spread(column, [sum(v) / len(v) for v in of_seeds]))
+    published = table.published.get(name, [])
+    row += [
+      summaries.display(column, value)
+      for column, value in zip(table.columns.values(), published, strict=False)
+    ]
+    rows.append(row + [''] * (1 + 2 * len(table.columns) - len(row)))
+  header = ['', *table.columns, *(f'{head}, published' for head in table.columns)]
+  over = f'Means over the last {table.num_evals} evaluated rounds:'
+  return '\n\n'.join([f'### {table.title}', over, tables.markdown(header, rows)])
 
 
 def _data(comparison: Comparison) -> str:

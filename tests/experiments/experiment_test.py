@@ -34,7 +34,7 @@ _SWEEPS = _EXPERIMENTS / 'sweeps'
 _NUM_CLIENTS, _NUM_SEEDS, _ROUNDS, _TUNING_ROUNDS = 6, 2, 4, 2
 _TINY = f"""
 from experiments import experiment
-from experiments.experiment import Comparison, Entry, Overview, Picture
+from experiments.experiment import Comparison, Entry, Overview, Picture, Table
 
 _ENTRIES = {{
   'Plain': Entry({{'algorithm': 'fed_avg'}}, 'mime_light.yaml'),
@@ -91,6 +91,15 @@ _GIVEN = Comparison(
     'parts.png': Picture(['eval/clients_accuracy', 'eval/server_accuracy']),
     'first.png': Picture(['eval/loss'], ['First the server', 'First clients']),
   }},
+  tables=[
+    Table(
+      'Where they end',
+      {{'accuracy': 'eval/clients_accuracy', 'loss': 'eval/loss'}},
+      {{'one': 'Server', 'other': 'First clients'}},
+      published={{'one': (0.5, 1.25)}},
+      num_evals=2,
+    )
+  ],
 )
 _EMNIST = Comparison(
   name='emnist',
@@ -348,6 +357,16 @@ def test_without_sweeps_the_page_has_results_pictures_and_nothing_tuned(tmp_path
       float(last['eval/clients_accuracy']) * (100 if '%' in final else 1), abs=0.06
     )
   assert re.search(r'^3 runs, \d+ seconds of training in all\.$', page, re.M)
+  assert '### Where they end\n\nMeans over the last 2 evaluated rounds:' in page
+  head, _, one, other = _tables(page)[1]
+  assert head == ['', 'accuracy', 'loss', 'accuracy, published', 'loss, published']
+  for row, name in ((one, 'Server'), (other, 'First_clients')):
+    with open(runs / name / 'seed_0' / 'metrics.csv', newline='') as file:
+      last = list(csv.DictReader(file))[-2:]
+    ended = np.mean([float(line['eval/clients_accuracy']) for line in last])
+    assert row[1] == f'{ended:.1%}'
+    assert row[2] == f'{np.mean([float(line["eval/loss"]) for line in last]):.4g}'
+  assert (one[3:], other[3:]) == (['50.0%', '1.25'], ['', ''])
 
 
 @pytest.mark.slow
