@@ -70,7 +70,7 @@ benchmark-load: setup  ## Put each runtime under load: 1,000 rounds of 100 clien
 	$(PY) -m benchmarks.scaling --runtime=in_process --runtime=local --runtime=remote \
 	--long_run_clients=100 --clients=10000 --num_clients=10000 --rounds=1 $(ARGS)
 
-benchmark-mime: setup  ## Measure what a round of Mime costs beside one of FedAvg.
+benchmark-mime: setup  ## Measure a round of Mime, or an elastic one, beside one of FedAvg.
 	$(PY) -m benchmarks.mime_speed $(ARGS)
 
 benchmark-data: setup  ## Measure the data's share of a round (ARGS=--data_dir=DIR).

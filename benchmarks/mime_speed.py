@@ -13,6 +13,7 @@ side by side.
 from collections.abc import Sequence
 import pathlib
 import tempfile
+import time
 from typing import Any
 
 from absl import app, flags, logging
@@ -44,12 +45,18 @@ _CONTEST = flags.DEFINE_enum(
   'contest', 'mime', ['mime', 'elastic'], 'Which algorithms take turns with FedAvg.'
 )
 
+_CPU_TIME = flags.DEFINE_bool(
+  'cpu_time',
+  False,
+  'Seconds of the processor, in this process, where others are at work too.',
+)
+
 _NUM_ROUNDS = 10  # By default.
-_BATCH_SIZE = 20
 _LEARNING_RATE = 0.01
 _FED_AVG = 'FedAvg'
 _HELD_BACK = 0.1
-_SENSITIVITY_BATCH_SIZE = 10  # Of clients with 100 examples, all that they hold back.
+# Few clients have the 200 examples to hold back a batch of 20.
+_BATCH_SIZE = {'mime': 20, 'elastic': 10}
 
 # Gradients of an example in a round with E local epochs, by contest.
 GRADIENTS = {
@@ -76,7 +83,8 @@ def _contestants(model_name: str, files: Any, epochs: int) -> dict[str, Any]:
     model = image_models.logistic(
       synthetic_images.IMAGE_SHAPE, synthetic_images.NUM_CLASSES
     )
-  common = {'batch_size': _BATCH_SIZE, 'epochs': epochs, 'seed': SEED.value}
+  batch_size = _BATCH_SIZE[_CONTEST.value]
+  common = {'batch_size': batch_size, 'epochs': epochs, 'seed': SEED.value}
   build = {'mime': _of_mime, 'elastic': _of_elastic}[_CONTEST.value]
   processes = build(model, client_inputs.from_id(files.load), common)
   return {name: turns.Contestant(process, str) for name, process in processes.items()}
@@ -107,7 +115,7 @@ def _of_elastic(
   arguments = elastic.elastic_arguments(
     model,
     client_input,
-    batch_size=_SENSITIVITY_BATCH_SIZE,
+    batch_size=common['batch_size'],
     weighting='examples',
     seed=SEED.value,
     fraction=_HELD_BACK,
@@ -160,7 +168,7 @@ def main(argv: Sequence[str]) -> None:
     '|---|---|---|---|---|---|---|',
   ]
   with (
-    runtimes.create('local'),
+    runtimes.create('in_process' if _CPU_TIME.value else 'local'),
     tempfile.TemporaryDirectory() as directory,
     tqdm.tqdm(total=total, unit='round') as progress,
   ):
@@ -169,11 +177,18 @@ def main(argv: Sequence[str]) -> None:
     for model_name in _MODELS.value:
       for epochs in map(int, _EPOCHS.value):
         contestants = _contestants(model_name, files, epochs)
-        seconds, _ = turns.take_turns(contestants, cohorts, lambda _: progress.update())
+        seconds, _ = turns.take_turns(
+          contestants,
+          cohorts,
+          lambda _: progress.update(),
+          time.process_time if _CPU_TIME.value else time.perf_counter,
+        )
         lines += rows_of_table(model_name, epochs, seconds, _CONTEST.value)
   circumstances = (
     f'{machine.describe()} {num_rounds} rounds each, after {turns.WARM_UP_ROUNDS} '
-    f'to warm up; {_CLIENTS.value} clients a round, batches of {_BATCH_SIZE}.'
+    f'to warm up; {_CLIENTS.value} clients a round, batches of '
+    f'{_BATCH_SIZE[_CONTEST.value]}'
+    f'{"; seconds of the processor." if _CPU_TIME.value else "."}'
   )
   text = '\n'.join(lines) + f'\n\n{circumstances}\n'
   print(text)

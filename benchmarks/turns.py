@@ -28,6 +28,7 @@ def take_turns(
   contestants: Mapping[str, Contestant],
   cohorts: Sequence[Sequence[str]],
   on_round: Callable[[str], None],
+  clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
   """Trains all contestants on the cohorts, round by round.
 
@@ -35,6 +36,7 @@ def take_turns(
     contestants: The contestants by name.
     cohorts: The ids of each round's clients, those of the warm-up rounds first.
     on_round: Called with a contestant's name after each of its rounds.
+    clock: What tells the seconds.
 
   Returns:
     The seconds of each measured round, and the last state, both by name.
@@ -47,9 +49,9 @@ def take_turns(
     for name in names[first:] + names[:first]:
       contestant = contestants[name]
       clients = [contestant.argument(client_id) for client_id in cohort]
-      start = time.perf_counter()
+      start = clock()
       states[name] = contestant.process.next(states[name], clients).state
-      seconds[name].append(time.perf_counter() - start)
+      seconds[name].append(clock() - start)
       on_round(name)
   measured = {name: np.array(seconds[name][WARM_UP_ROUNDS:]) for name in names}
   return measured, states

@@ -20,18 +20,43 @@ on images dealt out by Dirichlet draws with alpha = 0.1.
 - tau = 0.5, mu = 0.95, and 10 % of each client's data held back, as by default; the
   supplement says neither tau nor mu. "Naive" in its Table 1 is FedAvg. Its average is
   over examples (equation 1), so here too; the momentum is over batches of 10.
-- Clients hold back data with elastic aggregation only: without, they train on all.
+- Clients hold back data with elastic aggregation only: without, they train on all. One
+  with fewer than 100 examples (with the average, 10) holds back none.
 - **FedAvg with a server rate of 1.5** stands beside them because 1.5 is 1 + tau: zeta,
   where Omega is far below its one maximum.
 - One local epoch in batches of 10, 10 clients a round. The client rate is the best of
   0.03, 0.1, 0.3 and 1 for FedAvg after 15 rounds with seed 0, and the same for all; the
   server's rate is 1.
-- **Cut for time**: the supplement has 10 local epochs and runs to the end; here the
-  rounds are few, and evaluation is on a part of the test data. Rates are not searched
-  for each algorithm.
-- **Other data**: the supplement's table and first figure are of CIFAR-10, its second of
-  several data sets. Here they are MNIST (63,003 examples over 300 clients) and 20,000
-  examples of CIFAR-100 over 100 clients, with a network of two convolutions.
+- **Cut for time**: the supplement has 10 local epochs; here there is one, the rounds
+  are 50 and 40, and evaluation is on 3,000 and 2,000 test examples. On CIFAR-100 that
+  is the beginning of training only. Rates are not searched for each algorithm, and tau
+  not at all. Others were at work on the machine, so that seconds say little.
+- **Other data**: the supplement's table and its first figure are of CIFAR-10, and
+  CINIC-10 is among its data sets. Here they are MNIST over 300 clients and 20,000
+  examples of CIFAR-100 over 100 clients, with a network of two convolutions. The
+  published numbers stand here for orientation and do not carry over.
+
+What came out, beside the supplement:
+
+- **Elastic aggregation does not help here.** In none of the four algorithms, on neither
+  data set, is the end with it above that without by more than the seeds differ among
+  themselves; on MNIST the last accuracy of FedAvg and FedProx is lower with it, the
+  best one the same. The supplement's Figure 2 has it ahead with each optimizer; its
+  Table 1 has it 0.2 points ahead on test data and 3 points on training data.
+- **It comes to a higher server rate.** More than 99.9 % of the coordinates are boosted
+  in nearly all rounds, and the mean of zeta is 1.47 to 1.50 where 1.5 is the most: with
+  one maximum over all coordinates few are anywhere near it. FedAvg with a server rate
+  of 1.5 ends where FedAvg with elastic aggregation does, within what its seeds differ,
+  without holding anything back and without a second upload.
+- **Figure 1.** The supplement says that the average boosts more coordinates than the
+  momentum. Here the two are alike, above 99.8 %.
+- **Table 1.** Momentum and average end alike, where the supplement has momentum ahead.
+  A client of these data holds back a few batches, over which a decay of 0.95 is
+  nearly a mean. On CIFAR-100 accuracy on training data is a point higher with either,
+  and three points with the server rate of 1.5.
+- **What it costs.** Half as many bytes again, three times the model where FedAvg has
+  two. The sensitivity adds 2 to 3 % to a round of 10 local epochs:
+  [measured](../mime_speed.md#elastic-aggregation).
 """
 
 _RATE = 'scaffold_client_rate.yaml'

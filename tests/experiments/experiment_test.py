@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from experiments import (
+  elastic,
   experiment,
   mime_figure_1,
   mime_figure_3,
@@ -541,12 +542,14 @@ def test_published_numbers_can_be_read_and_are_of_algorithms_that_are_compared()
   used = set()
   mime = (mime_figure_1, mime_table_2, mime_figure_3)
   scaffold = (scaffold_demos, scaffold_emnist)
-  modules = (server_optimizers, *mime, *_MIXED, *scaffold)
+  modules = (server_optimizers, *mime, *_MIXED, *scaffold, elastic)
   for comparison in [c for module in modules for c in module._COMPARISONS]:
-    assert all(
-      name in comparison.entries
-      for name in itertools.chain(*comparison.panels.values())
-    )
+    shown = [
+      *comparison.panels.values(),
+      *(t.entries.values() for t in comparison.tables),
+    ]
+    assert all(name in comparison.entries for name in itertools.chain(*shown))
+    assert all(t.published.keys() <= t.entries.keys() for t in comparison.tables)
     if comparison.published:
       numbers = published.read(_EXPERIMENTS / 'published' / comparison.published)
       assert numbers
