@@ -112,11 +112,24 @@ class RemoteClients:
     refs.append(executor.structure([shared, *refs]))
     message, ref = executor.compute(function, refs[1])
     executor.dispose_of([*refs, ref])
-    made = deserialize(message, self._work.result_type)
-    return [
-      dict(zip(self._work.outputs, map(tf.constant, parts), strict=True))
-      for parts in made
-    ]
+    return self._made(message, len(which))
+
+  def _made(self, message: Any, num_clients: int) -> list[Values]:
+    """What clients have made, from what a worker says; it may say anything."""
+    outputs = self._work.outputs
+    try:
+      made = [
+        dict(zip(outputs, map(tf.constant, parts), strict=True))
+        for parts in deserialize(message, self._work.result_type)
+      ]
+    except Exception as error:  # Of whatever reads it.
+      raise WorkerLost('what it returned cannot be read') from error
+    is_as_asked = len(made) == num_clients and all(
+      tensor.spec.is_compatible_with(own[tensor]) for own in made for tensor in outputs
+    )
+    if not is_as_asked:
+      raise WorkerLost('it returned something else than it was asked for')
+    return made
 
   def close(self) -> None:
     """Has the workers forget what the clients shared."""

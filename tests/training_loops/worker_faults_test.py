@@ -225,6 +225,35 @@ def test_clients_with_which_every_worker_is_lost_are_given_up(
   assert error.value.exit_code == 3
 
 
+@pytest.mark.parametrize(
+  ('wrong', 'reason'),
+  [
+    (lambda made: made[:-1], 'it returned something else'),
+    (lambda made: [[np.zeros(7, np.float32), *own[1:]] for own in made], 'it returned'),
+    (lambda made: [[np.float64(1), *own[1:]] for own in made], 'it returned'),
+    (lambda made: [own[1:] for own in made], 'what it returned cannot be read'),
+    (lambda made: made[100], 'what it returned cannot be read'),
+  ],
+)
+def test_what_a_worker_returns_is_what_it_was_asked_for_or_it_is_lost(
+  wrong, reason, workers, directory, runtime, tmp_path, monkeypatch, caplog
+):
+  deserialize, num_calls = remote_work.deserialize, []
+
+  def lying_once(message, value_type):
+    made = deserialize(message, value_type)
+    num_calls.append(1)
+    return wrong(made) if len(num_calls) == 1 else made
+
+  clients = _Clients(tmp_path)
+  clients.go()
+  monkeypatch.setattr(remote_work, 'deserialize', lying_once)
+  with _remote(directory, workers, runtime):
+    clients.compute()
+  (line,) = _lost_lines(caplog)
+  assert f' is lost: {reason}' in line
+
+
 def test_without_any_worker_there_is_a_clear_error(
   workers, directory, runtime, tmp_path, monkeypatch
 ):
