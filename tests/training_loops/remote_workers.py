@@ -24,7 +24,7 @@ class Worker:
     port: Where it listens.
   """
 
-  def __init__(self, directory, port=0, prefix=(), environment=None):
+  def __init__(self, directory, port=0, prefix=(), environment=None, flags=()):
     """Starts it, without waiting for it.
 
     Args:
@@ -32,6 +32,7 @@ class Worker:
       port: Where it is to listen; 0 for any.
       prefix: What its command line begins with.
       environment: Variables of its own.
+      flags: More flags.
     """
     self._log = tempfile.TemporaryFile('w+')  # noqa: SIM115
     self.process = subprocess.Popen(
@@ -40,6 +41,7 @@ class Worker:
         *(sys.executable, '-m', 'training_loops.worker'),
         *(f'--port={port}', '--num_threads=2'),
         f'--certificates={directory / "worker"}',
+        *flags,
       ],
       cwd=ROOT,
       env={**os.environ, **(environment or {})},

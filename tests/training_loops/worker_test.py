@@ -12,7 +12,14 @@ import grpc
 import pytest
 
 from tests.training_loops import child_processes, remote_workers
-from training_loops import certificates, worker_link, worker_protocol
+from training_loops import (
+  certificates,
+  closed_port,
+  worker_link,
+  worker_process,
+  worker_protocol,
+)
+from training_loops.failures import RuntimeFailure
 
 pytestmark = pytest.mark.slow
 
@@ -195,6 +202,64 @@ def test_certificates_that_are_not_there_are_said(tmp_path):
   assert done.returncode == 2
   assert 'needs the files ca.pem, cert.pem and key.pem' in done.stderr
   assert 'make_certificates' in done.stderr
+
+
+def _free_port():
+  with socket.create_server(('', 0)) as own:
+    return own.getsockname()[1]
+
+
+def test_its_health_is_told_to_anybody_where_that_is_asked_for_and_nothing_else(
+  directory,
+):
+  port = _free_port()
+  with (
+    contextlib.closing(
+      remote_workers.Worker(directory, flags=[f'--health_port={port}'])
+    ) as own,
+    grpc.insecure_channel(f'localhost:{port}') as channel,
+  ):
+    assert own.port
+    health = channel.unary_unary(worker_protocol.HEALTH)
+    assert health(b'', timeout=10) == worker_protocol.SERVING
+    for method in ('GetExecutor', 'CreateValue', 'Compute'):
+      with pytest.raises(grpc.RpcError) as refused:
+        channel.unary_unary(worker_protocol.EXECUTORS + method)(b'', timeout=10)
+      assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_a_program_says_which_workers_can_be_used(worker, directory):
+  closed = _free_port()
+  command = [sys.executable, '-m', 'training_loops.check_workers']
+  flags = [f'--certificates={directory / "driver"}']
+
+  def check(*ports):
+    workers = ','.join(f'localhost:{port}' for port in ports)
+    return subprocess.run(
+      [*command, *flags, f'--workers={workers}'],
+      cwd=remote_workers.ROOT,
+      capture_output=True,
+      text=True,
+      timeout=60,
+    )
+
+  well = f'localhost:{worker.port}: well, 2 clients at once.\n'
+  done = check(worker.port)
+  assert (done.returncode, done.stdout) == (0, well)
+  done = check(closed, worker.port)
+  assert done.returncode == 1
+  assert done.stdout.startswith(f'localhost:{closed}: failed to connect')
+  assert done.stdout.endswith(well)
+
+
+def test_where_linux_does_not_let_us_close_the_port_nothing_is_started(
+  monkeypatch, tmp_path
+):
+  no_such_call = closed_port._SHIM.replace('libc.syscall(317,', 'libc.syscall(4095,')
+  assert no_such_call != closed_port._SHIM
+  monkeypatch.setattr(closed_port, '_SHIM', no_such_call)
+  with pytest.raises(RuntimeFailure, match='kept from listening on all networks'):
+    worker_process.SocketWorker(1, tmp_path)
 
 
 # What it does for drivers.
