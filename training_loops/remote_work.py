@@ -118,7 +118,7 @@ class RemoteClients:
     """What clients have made, from what a worker says; it may say anything."""
     outputs = self._work.outputs
     try:
-      made = [
+      made: list[Values] = [
         dict(zip(outputs, map(tf.constant, parts), strict=True))
         for parts in deserialize(message, self._work.result_type)
       ]
