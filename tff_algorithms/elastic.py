@@ -7,6 +7,8 @@ At the server:      Omega = sum of w_k Omega_k
                     zeta = 1 + tau - Omega / max(Omega)
                     Delta <- zeta * sum of w_k Delta_k       coordinate by coordinate
 
+with w_k by the rows of D_k that are left for training, and Delta_k = theta - theta_k,
+which the server's optimizer takes for a gradient (docs/deviations.md says why).
 Coordinates that the model's outputs F depend on little move further, the others less.
 It is a term that adds nothing to the local step and scales what comes of it, so that it
 goes with every algorithm that takes terms: the server's optimizer, and so the momentum
@@ -209,9 +211,10 @@ def build_elastic(
     sensitivity: 'momentum', over the batches of B_k, or their 'average'.
     mu: The decay of the former.
     fraction: The share of its data that a client holds back for B_k: the same in all
-      rounds, and not trained on. A client of which that is less than a batch holds back
-      nothing and sends no Omega_k.
-    weighting: 'examples', of those trained on, or 'uniform'; for Omega_k and Delta_k.
+      rounds in which its data set begins with the same row, and not trained on. A
+      client of which that is less than a batch holds back nothing and sends no Omega_k.
+    weighting: 'examples', of those trained on, or 'uniform'; for Omega_k and Delta_k,
+      also where the algorithm's own default is another one.
     terms: Augmenting gradients to add to the local step.
     client_input: What the clients' argument is, an ordinary data set by default.
     seed: The run's seed.

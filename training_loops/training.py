@@ -439,7 +439,8 @@ class _Training:
 
   def _warn(self, round_num: int, train_metrics: Any) -> None:
     """Tells once of what goes wrong without an error."""
-    is_elastic = 'zeta_min' in train_metrics
+    # In round 1 the weights, and so the outputs and what they depend on, may all be 0.
+    is_elastic = 'zeta_min' in train_metrics and round_num > 1
     for text, is_so in (
       (_DIVERGED, not math.isfinite(float(train_metrics['loss']))),
       (

@@ -190,7 +190,7 @@ def test_equals_the_supplement_with_clients_that_count_alike(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('tau', [0.0, 0.3, 2.0])
+@pytest.mark.parametrize('tau', [0.0, 2.0])
 def test_equals_the_supplement_with_another_tau(tau):
   _assert_agree('fed_avg_m', tau=tau, mu=0.95)
 

@@ -12,6 +12,7 @@ import tensorflow_federated as tff
 
 from tests.tff_algorithms import problems
 from tff_algorithms import base_optimizers, models, schedules
+from tff_algorithms.elastic import build_elastic
 from tff_algorithms.fed_avg import build_fed_avg
 from tff_algorithms.fed_prox import Proximal, build_fed_prox
 from tff_algorithms.one_way_gradient_transfer import build_one_way_gradient_transfer
@@ -280,3 +281,17 @@ def test_a_weight_of_the_shape_of_a_clients_table_is_refused():
   )
   with pytest.raises(ValueError, match='choose another max_keys'):
     _built('fed_avg', selection=as_kernel)
+
+
+@pytest.mark.parametrize(
+  'selection', [_SELECTION, _SIMULATED], ids=['sent', 'simulated']
+)
+def test_rows_that_are_held_back_are_refused(selection):
+  with pytest.raises(ValueError, match='With a selection nothing can be held back'):
+    build_elastic(
+      build_fed_avg,
+      _MODEL,
+      client_learning_rate=0.1,
+      batch_size=2,
+      selection=selection,
+    )
