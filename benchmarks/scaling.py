@@ -4,7 +4,8 @@
 
 FedAvg with logistic regression on generated clients by id, on each of the runtimes:
 first a long run of rounds of one size, in ten blocks, then a few rounds of each size,
-from the smallest on, as the memory told is the most that there was so far.
+from the smallest on, as the memory told is the most that there was so far. The remote
+runtime has three workers on this machine, which share its cores.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,18 +17,20 @@ import os
 import pathlib
 import tempfile
 import time
+from typing import Any
 
 from absl import app, flags, logging
 import numpy as np
 import tqdm
 
-from benchmarks import memory, pages
+from benchmarks import memory, pages, remote_workers
 from benchmarks.common_flags import OUTPUT, ROUNDS, SEED
-from training_loops import importing, runtimes, tables
+from training_loops import importing, pool, runtimes, tables
 
 _NUM_ROUNDS = 10  # Of each size, by default.
 _WARM_UP_ROUNDS = 2
 _NUM_BLOCKS = 10
+_NUM_WORKERS = 3
 _BATCH_SIZE = 20
 _LEARNING_RATE = 0.01
 
@@ -232,7 +235,12 @@ def measure(plan: Plan) -> Measured:
   """Measures a runtime, in a process that has done nothing else."""
   logging.set_verbosity(logging.WARNING)  # TFF notes each metric that it adds.
   with contextlib.ExitStack() as stack:
-    runtime = runtimes.create(plan.runtime)
+    options: dict[str, Any] = {}
+    if plan.runtime == 'remote':
+      num_threads = max(1, pool.num_cores() // _NUM_WORKERS)
+      workers = remote_workers.started(_NUM_WORKERS, num_threads)
+      options = stack.enter_context(workers)
+    runtime = runtimes.create(plan.runtime, **options)
     runtime.launch()
     importing.import_tff()
     stack.enter_context(runtime)

@@ -100,18 +100,18 @@ def test_help_needs_no_tensorflow(without_tensorflow):
 def test_benchmark_writes_its_tables_and_its_picture(tmp_path):
   page = tmp_path / 'scaling.md'
   flags = ['--clients=5,2', '--num_clients=10', '--rounds=2', '--block=2']
-  flags += ['--long_run_clients=3', '--runtime=in_process', '--runtime=local']
+  names = ['in_process', 'local', 'remote']
+  flags += ['--long_run_clients=3', *(f'--runtime={name}' for name in names)]
   done = _run(*flags, f'--output={page}')
   assert done.returncode == 0, done.stderr
   paragraphs = page.read_text().split('\n\n')
   assert [p for p in paragraphs if p.startswith('`')] == [
-    '`--runtime=in_process`:',
-    '`--runtime=local`:',
+    f'`--runtime={name}`:' for name in names
   ]
   tables = [p for p in paragraphs if p.startswith('|')]
   assert all(table in done.stdout for table in tables)
   for of_sizes, of_blocks, workers in zip(
-    tables[::2], tables[1::2], (False, True), strict=True
+    tables[::2], tables[1::2], (False, True, True), strict=True
   ):
     assert [cells[0] for cells in _cells(of_sizes)] == ['2', '5']
     assert len(_cells(of_blocks)) == 10
