@@ -23,7 +23,7 @@ from training_loops.worker_link import Session, WorkerLink, WorkerLost
 _PIECES_A_THREAD = 4
 # What a piece may send back at most, unless it is a single client.
 _MAX_PIECE_BYTES = 2**26
-_MAX_PIECE = 64
+_MAX_PIECE = 32
 # How many clients a worker has at least, for each that it computes at once: while these
 # come and go, the others are computed.
 _CLIENTS_A_THREAD = 2

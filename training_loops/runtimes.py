@@ -286,7 +286,11 @@ class RemoteRuntime(Runtime):
         worker_link.WorkerLink(address, self._certificates, self._timeout)
         for address in self._addresses
       ]
-      remote_context.wait_until_connected(self.links)
+      try:
+        remote_context.wait_until_connected(self.links)
+      except BaseException:
+        self.stop()
+        raise
       self._context = remote_context.RemoteContext(self.links)
     tff.framework.set_default_context(self._context)
 
@@ -294,11 +298,11 @@ class RemoteRuntime(Runtime):
     """Leaves the workers; computations called from now on raise `RuntimeFailure`."""
     links, self.links = self.links, []
     context, self._context = self._context, None
+    atexit.unregister(self.stop)
     for link in links:
       link.close()
     if context is None:
       return
-    atexit.unregister(self.stop)
     context.wait(_STOP_TIMEOUT_SECONDS)
     _refuse_work()
 

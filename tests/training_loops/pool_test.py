@@ -51,6 +51,17 @@ def test_runs_send_their_rows_and_then_how_they_ended(tmp_path):
   assert not (tmp_path / 'c').exists()
 
 
+def test_runs_on_other_machines_have_no_share_of_the_cores(tmp_path):
+  flags = _flags(
+    tmp_path / 'a', runtime='remote', workers='localhost:1', certificates=tmp_path
+  )
+  with pool.Pool(1) as runs:
+    runs.start('a', flags)
+    ((outcome,),) = _finish(runs).values()
+  assert outcome.state == 'refused'
+  assert outcome.reason.startswith(f'--certificates={tmp_path} needs the files')
+
+
 def test_the_runs_share_the_cores(tmp_path):
   with pool.Pool(pool.num_cores()) as runs:
     assert runs.num_threads == 1

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -136,6 +137,20 @@ def test_the_port_that_the_binary_means_to_listen_on_is_closed_on_every_address(
   for address in ('127.0.0.1', '::1', socket.gethostname()):
     with pytest.raises(OSError), socket.create_connection((address, port), timeout=5):
       pass
+
+
+def test_closing_it_takes_no_privileges(directory):
+  if shutil.which('setpriv') is None or os.getuid() != 0:
+    pytest.skip('needs root and setpriv, to be without the privileges of root')
+  without = ['setpriv', '--bounding-set=-all', '--inh-caps=-all']
+  with contextlib.closing(remote_workers.Worker(directory, prefix=without)) as own:
+    assert own.port
+    for pid in (own.process.pid, own.binary):
+      status = pathlib.Path(f'/proc/{pid}/status').read_text()
+      assert 'CapEff:\t0000000000000000\n' in status
+    assert _listening(own.binary) == []
+    credentials = _credentials(directory / 'driver')
+    assert _health(own, credentials) == worker_protocol.SERVING
 
 
 def test_the_socket_in_its_place_is_for_its_owner_alone(worker):
