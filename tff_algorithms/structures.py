@@ -4,6 +4,7 @@ A structure is whatever `tf.nest` walks through: model weights, a gradient, an
 optimizer's state. All structures of one call have the same shape.
 """
 
+import functools
 import math
 from typing import Any
 
@@ -15,8 +16,16 @@ Structure = Any
 
 
 def add(*terms: Structure) -> Structure:
-  """a + b + ..."""
-  return tf.nest.map_structure(lambda *t: tf.add_n(t), *terms)
+  """a + b + ..., in this order, so that a computation gives the same every time.
+
+  `tf.add_n`, and what TensorFlow makes of several sums in a row, begins with whichever
+  summand's memory is free.
+  """
+
+  def plus(a, b):
+    return tf.ensure_shape(tf.add(a, b), a.shape)  # Not to be joined with the next sum.
+
+  return tf.nest.map_structure(lambda *t: functools.reduce(plus, t), *terms)
 
 
 def subtract(a: Structure, b: Structure) -> Structure:

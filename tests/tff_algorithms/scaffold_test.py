@@ -96,6 +96,21 @@ def test_equals_the_paper_with_the_term_of_fed_prox(option):
   _assert_agree(_ROUNDS, ours, theirs, option=option, epochs=3)
 
 
+def test_three_summands_give_the_same_bits_every_time():
+  """TensorFlow's own sum of several begins with whichever one's memory is free."""
+  process_ = build_scaffold(
+    problems.mlp(num_features=64, num_hidden=64).model,
+    num_clients=2,
+    client_learning_rate=0.2,
+    batch_size=7,
+    terms=[Proximal(0.7)],
+  )
+  rounds = [[('a', problems.classification_rows(40, num_features=64))]] * 2
+  first, *again = (stateful.run(process_, rounds)[0][-1] for _ in range(12))
+  for weights in again:
+    problems.assert_close(weights, first, 0)
+
+
 def test_equals_the_paper_with_clipped_gradients():
   clipped = oracles.Clipped(0.5, oracles.as_oracle(_LOGISTIC.model))
   ours, theirs = {'model': clipped}, {'clip_norm': 0.5}
