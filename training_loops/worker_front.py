@@ -143,14 +143,11 @@ class Front:
 
     def pass_on(request: bytes, context: grpc.ServicerContext) -> bytes:
       session = dict(context.invocation_metadata()).get(worker_protocol.SESSION, '')
-      call = method.future(request, timeout=context.time_remaining())
-      context.add_callback(call.cancel)
       try:
-        response = call.result()
+        # Not given up when the driver goes: TFF's worker would compute on all the same.
+        response = method(request, timeout=context.time_remaining())
       except grpc.RpcError as error:
         context.abort(error.code(), error.details())
-      except grpc.FutureCancelledError:
-        context.abort(grpc.StatusCode.CANCELLED, 'The driver has gone.')
       with self._lock:
         known = self._executors.get(session, [])
         if name == _GET:

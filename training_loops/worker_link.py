@@ -25,6 +25,7 @@ _BREAK_SECONDS = 1.0
 # The first is the wait after one failure, doubled with each more.
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.25, 30.0
 
+_GIVEN_UP = 'it was given up'
 _LOST = (
   grpc.StatusCode.UNAVAILABLE,
   grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -184,14 +185,14 @@ class Session:
       options=[
         *MESSAGE_OPTIONS,
         *worker_protocol.PING_OPTIONS,
+        ('grpc.enable_http_proxy', 0),  # For the web, not for one's own machines.
         # Each has its own connection: one that is made anew is really a new one.
         ('grpc.use_local_subchannel_pool', 1),
       ],
     )
     self._timeout = timeout
     self._metadata: tuple[tuple[str, str], ...] = ()
-    self._running: set[grpc.Future] = set()
-    self._calls_lock = threading.Lock()
+    self._is_closed = False
     self._attending: Any = None
 
   def attend(self) -> None:
@@ -229,11 +230,9 @@ class Session:
 
   def close(self) -> None:
     """Ends all calls, and the connection."""
-    with self._calls_lock:
-      running = list(self._running)
-    for call in [self._attending, *running]:
-      if call is not None:
-        call.cancel()
+    self._is_closed = True
+    if self._attending is not None:
+      self._attending.cancel()
     self._channel.close()
 
   @functools.cached_property
@@ -249,22 +248,15 @@ class Session:
 
     def call(request):
       try:
-        running = method.future(request, timeout=self._timeout, metadata=self._metadata)
+        return method(request, timeout=self._timeout, metadata=self._metadata)
       except ValueError:  # The channel is closed: another thread has given it up.
-        raise WorkerLost('it was given up') from None
-      with self._calls_lock:
-        self._running.add(running)
-      try:
-        return running.result()
-      except grpc.FutureCancelledError:
-        raise WorkerLost('it was given up') from None
+        raise WorkerLost(_GIVEN_UP) from None
       except grpc.RpcError as error:
+        if self._is_closed:
+          raise WorkerLost(_GIVEN_UP) from None
         if error.code() in _LOST or self._is_broken():
           raise WorkerLost(_described(error, self._timeout)) from None
         raise
-      finally:
-        with self._calls_lock:
-          self._running.discard(running)
 
     return call
 

@@ -5,6 +5,7 @@ and to us it is another machine. That takes root and iproute2.
 """
 
 import contextlib
+import os
 import pathlib
 import shutil
 import socket
@@ -27,19 +28,21 @@ def _ip(*words):
 
 def _namespace(stack, i):
   """Makes a namespace; returns its name, and its address."""
-  name, ours, theirs = f'tff-test-{i}', f'tff-test-{i}', f'tff-peer-{i}'
+  pid = os.getpid()
+  name, ours, theirs = (f'tff-{what}{i}-{pid}' for what in 'not')
+  network = f'198.18.{(3 * pid + i) % 256}'
   _ip('netns', 'add', name)
   stack.callback(_ip, 'netns', 'delete', name)
   _ip('link', 'add', ours, 'type', 'veth', 'peer', 'name', theirs, 'netns', name)
-  _ip('address', 'add', f'198.18.{i}.1/30', 'dev', ours)
+  _ip('address', 'add', f'{network}.1/30', 'dev', ours)
   _ip('link', 'set', ours, 'up')
   for words in (
-    ('address', 'add', f'198.18.{i}.2/30', 'dev', theirs),
+    ('address', 'add', f'{network}.2/30', 'dev', theirs),
     ('link', 'set', theirs, 'up'),
     ('link', 'set', 'lo', 'up'),
   ):
     _ip('-n', name, *words)
-  return name, f'198.18.{i}.2'
+  return name, f'{network}.2'
 
 
 @pytest.fixture(scope='module')

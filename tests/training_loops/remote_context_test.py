@@ -66,11 +66,19 @@ def test_workers_may_read_the_rows_where_the_files_are(
   rounds.assert_equal(found, _outputs_here(flags, tmp_path), 1e-5)
 
 
-def test_limits_of_stragglers_go_with_rows_that_are_sent(
-  workers, remote, runtime, tmp_path
+@pytest.mark.parametrize(
+  ('algorithm', 'own'),
+  [
+    ('fed_avg', {'straggler_rate': 0.5, 'straggler_steps': 1}),
+    ('fed_avg', {'aggregator': 'adaptive_clipping'}),
+    ('scaffold', {'elastic_sensitivity': 'momentum', 'elastic_batch_size': 2}),
+    ('mime', {'mime_split_cohort': True, 'straggler_rate': 0.5, 'straggler_steps': 1}),
+  ],
+)
+def test_what_goes_with_a_client_goes_with_rows_that_are_sent(
+  algorithm, own, workers, remote, runtime, tmp_path
 ):
-  flags = _flags(workers, straggler_rate=0.5, straggler_steps=1)
-  flags, found = rounds.on_first_task('fed_avg', tmp_path, **flags)
+  flags, found = rounds.on_first_task(algorithm, tmp_path, **_flags(workers, **own))
   runtime.start()
   rounds.assert_equal(found, _outputs_here(flags, tmp_path), 1e-5)
 
