@@ -493,7 +493,7 @@ def _states_travel_as_files(config: Config, model: Any) -> bool:
 
   from tff_algorithms import oracles
 
-  if config['runtime'] == 'remote':  # Where they are, others may be writing yet.
+  if config['runtime'] == 'remote':  # A worker that was given up may be writing yet.
     return False
   if config['runtime'] == 'local':
     return True

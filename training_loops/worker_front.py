@@ -135,8 +135,11 @@ class Front:
       with self._lock:
         left = self._executors.pop(session)
       for executor in left:
-        with contextlib.suppress(grpc.RpcError):  # It may be the worker that has gone.
-          self._methods[_DISPOSE](executor, timeout=_ANSWER_SECONDS)
+        self._dispose(executor)
+
+  def _dispose(self, executor: bytes) -> None:
+    with contextlib.suppress(grpc.RpcError):  # It may be the worker that has gone.
+      self._methods[_DISPOSE](executor, timeout=_ANSWER_SECONDS)
 
   def _passing_on(self, name: str) -> _Call:
     method = self._methods[name]
@@ -149,11 +152,13 @@ class Front:
       except grpc.RpcError as error:
         context.abort(error.code(), error.details())
       with self._lock:
-        known = self._executors.get(session, [])
-        if name == _GET:
+        known = self._executors.get(session)
+        if known is not None and name == _GET:
           known.append(response)
-        elif name == _DISPOSE and request in known:
+        elif known is not None and name == _DISPOSE and request in known:
           known.remove(request)
+      if known is None and name == _GET:  # The driver went meanwhile.
+        self._dispose(response)
       return response
 
     return pass_on
