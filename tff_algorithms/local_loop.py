@@ -73,6 +73,14 @@ def num_local_steps(
   return steps if max_steps is None else tf.minimum(steps, max_steps)
 
 
+def rows_at_a_time(batch_size: int) -> int:
+  """How many rows a full gradient takes at a time beside steps of so many.
+
+  A few large operations are quicker than many small ones, where memory allows.
+  """
+  return 4 * batch_size
+
+
 def local_loop(
   oracle: Oracle,
   x: ModelWeights,

@@ -284,7 +284,7 @@ class LocalTraining(Phase):
         self.oracle,
         weights,
         given.rows_for_gradient,
-        self.batch_size,
+        local_loop.rows_at_a_time(self.batch_size),
         seed if dropout else None,
       ),
       first_gradient=lambda: (

@@ -21,6 +21,7 @@ from tff_algorithms import (
   checks,
   client_inputs,
   full_gradient,
+  local_loop,
   local_training,
   models,
   oracles,
@@ -234,7 +235,7 @@ def build(
       full_gradient.FullGradient(
         oracle=oracle,
         server_step=own.store,
-        batch_size=batch_size,
+        batch_size=local_loop.rows_at_a_time(batch_size),
         weighting=weighting,
         aggregator=gradient_mean,
         dropout=gradient_dropout,

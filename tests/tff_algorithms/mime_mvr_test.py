@@ -38,9 +38,14 @@ def assert_agrees(cohorts, *, lite, a, **arguments):
       problems.assert_close(term.x_old, before.server.weights.trainable, 0)
     assert train['num_clients'] == metrics['num_clients']
     assert train['num_clients_left_out'] == metrics['num_left_out']
-    for name in ('client_drift', 'client_spread', 'gradient_norm'):
+    for name in ('client_drift', 'gradient_norm'):
       reference = metrics[name.removeprefix('client_')]
       np.testing.assert_allclose(train[name], reference, rtol=1e-3, atol=1e-6)
+    # In float32 a root of a difference of squares is good to about so much.
+    atol = 1e-6 + 1e-3 * metrics['drift']
+    np.testing.assert_allclose(
+      train['client_spread'], metrics['spread'], rtol=1e-3, atol=atol
+    )
   return expected
 
 
