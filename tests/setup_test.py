@@ -246,3 +246,15 @@ def test_setup_of_this_environment_is_quick_and_silent():
     pytest.skip('not an environment of `make setup`')
   done = make('setup')
   assert (done.returncode, done.stdout, done.stderr) == (0, '', '')
+
+
+def test_an_environment_of_another_checkout_is_left_as_it_is(installation):
+  installation.run()
+  venv, elsewhere = installation.root / '.venv', installation.root / 'elsewhere'
+  venv.rename(elsewhere)
+  venv.symlink_to(elsewhere)
+  (installation.root / 'pyproject.toml').write_text(PROJECT + 'x = 1\n')
+  before = sorted(elsewhere.rglob('*'))
+  with pytest.raises(installation.module.SetupError, match=f'a link to {elsewhere}'):
+    installation.module.setup()
+  assert sorted(elsewhere.rglob('*')) == before

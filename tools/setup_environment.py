@@ -133,6 +133,11 @@ def setup() -> None:
       f'{platform.system()} on {platform.machine()}. Use a container or a '
       'virtual machine.'
     )
+  if VENV.is_symlink():  # Perhaps to what another checkout uses.
+    raise SetupError(
+      f'{VENV} is a link to {VENV.resolve()}, which is not as it should be here, and '
+      'nothing there is changed. Remove the link and run `make setup` again.'
+    )
   start = time.monotonic()
   STAMP.unlink(missing_ok=True)
   if not is_usable():
