@@ -11,8 +11,10 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.tff_algorithms import problems
 from tests.training_loops import rounds
-from training_loops import algorithms, round_plan, runtimes
+from tff_algorithms.fed_avg import build_fed_avg
+from training_loops import algorithms, graph_functions, round_plan, runtimes
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('runtime')]
 
@@ -298,6 +300,36 @@ def test_what_cannot_be_planned_is_said(in_process):
       return tff.federated_secure_sum(values, 10)
 
     total([1, 2])
+
+
+def test_a_round_is_two_calls_a_client_and_builds_nothing_after_the_first(
+  in_process, monkeypatch
+):
+  counts = collections.Counter()
+
+  class Counted(graph_functions.GraphFunction):
+    def __init__(self, *arguments):
+      counts['built'] += 1
+      super().__init__(*arguments)
+
+    def __call__(self, *arguments):
+      counts['called'] += 1
+      return super().__call__(*arguments)
+
+  monkeypatch.setattr(graph_functions, 'GraphFunction', Counted)
+  problem = problems.logistic()
+  process = build_fed_avg(problem.model, client_learning_rate=0.1, batch_size=4)
+  state = process.initialize()
+  found = []
+  for num_clients in (3, 3, 5, 8, 1):
+    counts.clear()
+    rows = [problems.classification_rows(5 + i, seed=i) for i in range(num_clients)]
+    state = process.next(state, [problems.dataset(own) for own in rows]).state
+    found.append((num_clients, counts['built'], counts['called']))
+  _, built, called = found[0]
+  of_server = called - 2 * 3
+  assert built == of_server + 2  # A client's work, and what is accumulated of it.
+  assert found[1:] == [(n, 0, 2 * n + of_server) for n in (3, 5, 8, 1)]
 
 
 def test_memory_and_threads_stay_as_they_are_from_call_to_call(in_process):
