@@ -14,11 +14,25 @@ _FLAGS = {
 _IS_MIXED = {
   name: algorithms.is_mixed({'algorithm': name}) for name in algorithms.branches()
 }
+# Those that need weights to maximise over.
+_OF_SADDLE_POINTS = (
+  'fed_avg_s',
+  'extra_step_local_sgd',
+  'scaffold_s',
+  'scaffold_catalyst_s',
+  'minibatch_mirror_descent',
+  'minibatch_mirror_prox',
+)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-  'algorithm', [name for name, is_mixed in _IS_MIXED.items() if not is_mixed]
+  'algorithm',
+  [
+    name
+    for name, is_mixed in _IS_MIXED.items()
+    if not is_mixed and name not in _OF_SADDLE_POINTS
+  ],
 )
 def test_learns_handwriting_by_writer(algorithm, runtime, data_dir, tmp_path):
   flags = train_flags.configure(
@@ -73,3 +87,28 @@ def test_mixed_algorithms_learn_the_digits_of_clients_and_server(
   else:
     assert last['eval/accuracy'] > _OF_ONE_PART
   assert last['eval/accuracy'] > 0.2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+  'algorithm',
+  # Others' local steps go to each client's own saddle point, with these clients.
+  [name for name in _OF_SADDLE_POINTS if 'local' not in name and 'avg' not in name],
+)
+def test_comes_nearer_to_the_saddle_point_of_robust_regression(
+  algorithm, runtime, data_dir, tmp_path
+):
+  of_whom = 'server' if 'mirror' in algorithm else 'client'
+  flags = train_flags.configure(
+    task='concrete_robust',
+    data_dir=data_dir,
+    algorithm=algorithm,
+    rounds=40,
+    rounds_per_eval=20,
+    output_dir=tmp_path / 'run',
+    **{f'{of_whom}_learning_rate': 0.05},
+  )
+  middle, last = run.train(flags, runtime=runtime).rows
+  assert last['eval/duality_gap'] < middle['eval/duality_gap']
+  assert last['eval/distance_to_optimum'] < middle['eval/distance_to_optimum']
+  assert last['train/num_clients_left_out'] == 0

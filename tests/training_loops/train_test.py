@@ -269,21 +269,21 @@ def _resident_megabytes(pid: int) -> float:
   ],
   ids=' '.join,
 )
-def test_memory_does_not_grow_with_the_rounds(flags, tmp_path, request):
-  flags = [*flags, '--rounds=600', '--rounds_per_checkpoint=50']
+@pytest.mark.parametrize('runtime', ['in_process', 'local'])
+def test_memory_does_not_grow_with_the_rounds(runtime, flags, tmp_path, request):
+  flags = [*flags, f'--runtime={runtime}', '--rounds=600', '--rounds_per_checkpoint=50']
   if '--task=emnist_logistic' in flags:
     flags.append(f'--data_dir={request.getfixturevalue("data_dir")}')
   with _running(tmp_path / 'run', *flags) as process:
-    (worker,) = wait_for(lambda: children(process.pid))
+    pids = [process.pid]
+    if runtime == 'local':
+      pids += wait_for(lambda: children(process.pid))
     megabytes = {}
     for line in process.stdout:
       if line.startswith('fed_avg round '):
         round_num = int(line.split()[2].partition('/')[0])
-        megabytes[round_num] = (
-          _resident_megabytes(process.pid),
-          _resident_megabytes(worker),
-        )
+        megabytes[round_num] = [_resident_megabytes(pid) for pid in pids]
   print({r: m for r, m in megabytes.items() if r % 100 == 0})
-  for i in range(2):
+  for i in range(len(pids)):
     # The first rounds fill caches and pools.
     assert megabytes[596][i] - megabytes[200][i] < 10
