@@ -24,7 +24,7 @@ def _server(optimizer, **hparams):
     weights=ModelWeights(_Y, ()),
     optimizer=state,
     terms=(),
-    hparams=collections.OrderedDict(hparams),
+    hparams=collections.OrderedDict((k, tf.constant(v)) for k, v in hparams.items()),
   )
 
 
