@@ -144,6 +144,11 @@ class LocalTraining(Phase):
     return factories
 
   @property
+  def updates(self) -> Sequence[str]:
+    """The names of the means of x - y_i, which the terms may scale."""
+    return (DELTA,)
+
+  @property
   def shared(self) -> dict[str, str]:
     return {
       f'{term.name}_{name}': upload
@@ -304,10 +309,11 @@ class LocalTraining(Phase):
     return {name: means[f'{term.name}_{name}'] for name in term.aggregators}
 
   def finish(self, server: ServerState, means: Any) -> ServerState:
-    update = means[DELTA]
+    updates = {name: means[name] for name in self.updates}
     for term in self.terms:
-      update = term.scaled(update, self._means_of(term, means))
-    stepped = self.server_step(server, {**means, DELTA: update})
+      own = self._means_of(term, means)
+      updates = {name: term.scaled(update, own) for name, update in updates.items()}
+    stepped = self.server_step(server, {**means, **updates})
     states = tuple(
       term.absorb(state, self._means_of(term, means), server)
       for term, state in zip(self.terms, stepped.terms, strict=True)

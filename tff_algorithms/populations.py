@@ -47,12 +47,16 @@ class PopulationTraining(LocalTraining):
   def aggregators(self) -> dict[str, tff.aggregators.AggregationFactory]:
     factories = super().aggregators
     mean = factories.pop(DELTA)
-    means = {_name(p): mean for p in range(len(self.weights))}
+    means = {name: mean for name in self.updates}
     return {_PRESENT: tff.aggregators.SumFactory()} | means | factories
 
   @property
+  def updates(self) -> Sequence[str]:
+    return [_name(p) for p in range(len(self.weights))]
+
+  @property
   def shared(self) -> dict[str, str]:
-    return super().shared | {_name(p): DELTA for p in range(len(self.weights))}
+    return super().shared | {name: DELTA for name in self.updates}
 
   def work(self, message: Message, given: ClientRows) -> ClientResult:
     w_p = tf.gather(tf.constant(self.weights), given.population)

@@ -138,8 +138,8 @@ def test_the_flags_of_a_run_are_checked_and_say_at_which_point(tmp_path):
   with pytest.raises(UserError) as caught:
     sweep.run_flags({'batch_siz': 5}, tmp_path)
   assert str(caught.value) == (
-    'with batch_siz=5: unknown flag --batch_siz; did you mean --batch_size or '
-    '--central_batch_size?'
+    'with batch_siz=5: unknown flag --batch_siz; did you mean --batch_size, '
+    '--elastic_batch_size or --central_batch_size?'
   )
 
 

@@ -296,10 +296,10 @@ def test_a_dry_run_of_a_bayesian_search_says_what_it_searches(tmp_path):
   [
     ('search: {}', 'the search is empty'),
     ('search: {client_rate: [1]}', 'unknown flag --client_rate'),
-    ('search: {client_learning_rate: [1, -1]}', 'expected a number above 0'),
+    ('search: {server_learning_rate: [1, -1]}', 'expected a number above 0'),
     ('search: {client_learning_rate: [1], fed_prox_rho: [1]}', 'is not used with'),
     (
-      'search: {client_learning_rate: {low: -1, high: 1}}\nsampler: tpe\ntrials: 3',
+      'search: {server_learning_rate: {low: -1, high: 1}}\nsampler: tpe\ntrials: 3',
       'expected a number above 0',
     ),
   ],
