@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from training_loops import worker_context
+from training_loops import graph_functions, worker_context
 from training_loops.round_plan import Tensor
 
 Values = MutableMapping[Tensor, tf.Tensor]
@@ -97,7 +97,12 @@ def _to_tensor(value: Any, value_type: tff.Type) -> tf.Tensor:
   if not _is_of_type(value, value_type):
     # Whether it may stand for one, TFF says as it does everywhere.
     value = _as_tff_sends_it(value, value_type)
-  return tf.constant(value, tf.dtypes.as_dtype(value_type.dtype.type))
+  return constant(value, tf.dtypes.as_dtype(value_type.dtype.type))
+
+
+def constant(value: Any, dtype: tf.DType | None = None) -> tf.Tensor:
+  """A tensor of a value, which leaves nothing behind."""
+  return graph_functions.without_attributes(tf.constant(value, dtype))
 
 
 def _is_of_type(value: Any, value_type: tff.TensorType) -> bool:

@@ -119,7 +119,7 @@ class RemoteClients:
     outputs = self._work.outputs
     try:
       made: list[Values] = [
-        dict(zip(outputs, map(tf.constant, parts), strict=True))
+        dict(zip(outputs, map(plan_values.constant, parts), strict=True))
         for parts in deserialize(message, self._work.result_type)
       ]
     except Exception as error:  # Of whatever reads it.

@@ -1,5 +1,6 @@
 """Tests of functions that are built once and called with little ado."""
 
+import gc
 import subprocess
 import sys
 import threading
@@ -84,6 +85,21 @@ def test_a_run_stops_a_call_that_is_being_made_and_those_to_come(count):
   with pytest.raises(tf.errors.CancelledError):
     count([_FOR_EVER], run)
   assert count([tf.constant(10, tf.int64)], Run())[0].numpy() == 10
+
+
+def test_calls_leave_nothing_behind():
+  function = GraphFunction(lambda x: [x + 1, x * 2], [tf.TensorSpec([])], 2)
+  x, run, num_calls = tf.constant(1.0), Run(), 1_000
+
+  def blocks_of_calls():
+    before = sys.getallocatedblocks()
+    for _ in range(num_calls):
+      function([x], run)
+    gc.collect()
+    return sys.getallocatedblocks() - before
+
+  blocks_of_calls()  # What is made once.
+  assert blocks_of_calls() < num_calls / 10
 
 
 def test_it_runs_on_the_device_of_its_run():
