@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tff_algorithms import streams, structures
+from tff_algorithms.loop_sums import LoopSums
 from tff_algorithms.models import ModelWeights
 from tff_algorithms.oracles import Oracle
 from tff_algorithms.streams import Stream, ceil_div, num_rows
@@ -139,8 +140,7 @@ def local_loop(
       step_t = Step(y=y, x=x.trainable, evaluate=evaluate)
       summands = [a for a in (term(step_t) for term in terms) if a != ()]
       s, y = update(t, s, y, structures.add(g.gradient, *summands))
-      sums = _accumulate(sums, g, num_rows(batch), sum_gradients)
-      return t + 1, y, s, sums, order
+      return t + 1, y, s, loop_sums.add(sums, g, num_rows(batch)), order
 
     def loop():
       *stop, _ = tf.while_loop(lambda t, *_: t < end, step, (*start, as_given))
@@ -156,14 +156,15 @@ def local_loop(
     # A client of one part has the orders of one whose rows are in memory.
     return steps(start, part, end, lambda t: (tf.cast(number, tf.int32), t - first))
 
-  start = (0, x.trainable, s, _no_sums(oracle, x, rows, sum_gradients))
+  loop_sums = LoopSums(oracle, x, rows, sum_gradients)
+  start = (0, x.trainable, s, loop_sums.zero())
   if isinstance(rows, Stream):
     parts = rows.parts_of(num_steps, batch_size)
     t, y, s, sums = streams.reduce(parts, start, part_steps)
   else:
     batches = tf.maximum(ceil_div(num_rows(rows), batch_size), 1)  # in an epoch
     t, y, s, sums = steps(start, rows, num_steps, lambda t: (t // batches, t % batches))
-  return Outcome(y, t, s, *sums)
+  return Outcome(y, t, s, *loop_sums.result(sums))
 
 
 def mean_gradient(
@@ -225,7 +226,7 @@ def full_gradient(
       g = oracle.evaluate(x, batch, None if seed is None else _fold_in(pass_seed, t))
       k = num_rows(batch)
       total = structures.add(total, structures.scale(k, g.gradient))
-      return t + 1, total, _accumulate(sums, g, k, False)
+      return t + 1, total, loop_sums.add(sums, g, k)
 
     return tf.while_loop(lambda t, *_: t < end, step, start)
 
@@ -234,13 +235,15 @@ def full_gradient(
     end = first + ceil_div(num_rows(part), batch_size)
     return add(start, part, end, lambda t: t - first)
 
-  start = (0, structures.zeros_like(x.trainable), _no_sums(oracle, x, rows, False))
+  loop_sums = LoopSums(oracle, x, rows, with_gradients=False)
+  start = (0, structures.zeros_like(x.trainable), loop_sums.zero())
   if isinstance(rows, Stream):
     _, total, sums = streams.reduce(rows.parts, start, add_part)
   else:
     end = ceil_div(n, batch_size)
     _, total, sums = add(start, rows, end, lambda t: t)
-  return FullGradient(_divided(total, n), *sums[1:])
+  _, *told = loop_sums.result(sums)
+  return FullGradient(_divided(total, n), *told)
 
 
 def _divided(total, n):
@@ -254,34 +257,3 @@ def _batch(rows, order, b, batch_size):
   """Rows number b * batch_size and on, in the given order."""
   indices = order[b * batch_size : (b + 1) * batch_size]
   return tf.nest.map_structure(lambda t: tf.gather(t, indices), rows)
-
-
-def _no_sums(oracle, x, rows, sum_gradients):
-  """The last four fields of an `Outcome` before the first step."""
-
-  # Without AutoGraph, as all that TFF traces: converting takes longer than tracing.
-  @tf.function(autograph=False)
-  def metrics_of(weights, batch):
-    return oracle.evaluate(weights, batch, None).metrics
-
-  # Traced for its shapes, never run.
-  metrics = metrics_of.get_concrete_function(
-    structures.tensor_specs(x), streams.specs(rows)
-  ).structured_outputs
-  return (
-    structures.zeros_like(x.trainable) if sum_gradients else (),
-    tf.zeros([]),
-    tf.zeros([]),
-    tf.nest.map_structure(lambda t: tf.zeros(t.shape, t.dtype), metrics),
-  )
-
-
-def _accumulate(sums, evaluation, k, sum_gradients):
-  gradient_sum, num_seen, loss_sum, metrics = sums
-  k = tf.cast(k, tf.float32)
-  return (
-    structures.add(gradient_sum, evaluation.gradient) if sum_gradients else (),
-    num_seen + k,
-    loss_sum + k * tf.cast(evaluation.loss, tf.float32),
-    tf.nest.map_structure(tf.add, metrics, evaluation.metrics),
-  )
