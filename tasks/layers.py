@@ -94,7 +94,7 @@ def gru_weights(
 def dense(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
   """A linear map of the last axis; the axes between it and the first are static."""
   num_in, num_out = kernel.shape
-  y = tf.matmul(tf.reshape(x, [-1, num_in]), kernel) + bias
+  y = tf.nn.bias_add(tf.matmul(tf.reshape(x, [-1, num_in]), kernel), bias)
   return tf.reshape(y, [-1, *x.shape[1:-1], num_out])
 
 

@@ -184,15 +184,40 @@ def cross_entropy(y: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
   """The mean softmax cross-entropy of integer labels.
 
   A label out of range makes the loss NaN, so that the client that holds it is left
-  out of the round; TensorFlow's own loss would stop the whole round.
+  out of the round; TensorFlow's own loss would stop the whole round. To the gradient it
+  adds nothing.
+
+  Args:
+    y: The labels.
+    logits: Of the same shape, and an axis more, static, for the classes.
   """
+  y, logits = tf.convert_to_tensor(y), tf.convert_to_tensor(logits)
   num_classes = logits.shape[-1]
-  valid = (y >= 0) & (y < num_classes)
-  losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
-    labels=tf.where(valid, y, tf.zeros_like(y)), logits=logits
-  )
-  nan = tf.constant(float('nan'), losses.dtype)
-  return tf.reduce_mean(tf.where(valid, losses, nan))
+  if logits.shape.rank != 2:
+    y, logits = tf.reshape(y, [-1]), tf.reshape(logits, [-1, num_classes])
+
+  # TensorFlow's own takes two to five times as long on a CPU, with ten thousand classes
+  # as with sixty, and its gradient five times as many operations.
+  @tf.custom_gradient
+  def mean(logits):
+    label = tf.one_hot(y, num_classes, dtype=logits.dtype)  # 0 where out of range.
+    p = tf.nn.softmax(logits)
+    # The largest of them is never too small for its logarithm.
+    log_normalizer = tf.reduce_max(logits, axis=1) - tf.math.log(
+      tf.reduce_max(p, axis=1)
+    )
+    of_label = tf.reduce_sum(tf.math.multiply_no_nan(logits, label), axis=1)
+    is_valid = (y >= 0) & (y < num_classes)
+    nan = tf.constant(float('nan'), logits.dtype)
+    losses = tf.where(is_valid, log_normalizer - of_label, nan)
+
+    def gradient(upstream):
+      share = upstream / tf.cast(tf.size(y), logits.dtype)
+      return tf.where(is_valid, share, 0)[:, tf.newaxis] * (p - label)
+
+    return tf.reduce_mean(losses), gradient
+
+  return mean(logits)
 
 
 def accuracy_sums(y: tf.Tensor, logits: tf.Tensor) -> collections.OrderedDict:

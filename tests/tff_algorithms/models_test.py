@@ -109,6 +109,49 @@ def test_cross_entropy_of_a_label_out_of_range_is_nan(label):
   assert np.isnan(loss)
 
 
+def test_cross_entropy_of_a_label_out_of_range_adds_nothing_to_the_gradient():
+  logits = tf.constant([[1.0, -1.0, 0.5], [2.0, 0.0, 1.0]])
+  _, gradient = _cross_entropy_and_gradient(tf.constant([1, 3]), logits)
+  _, of_first = _cross_entropy_and_gradient(tf.constant([1]), logits[:1])
+  np.testing.assert_allclose(gradient, [of_first[0] / 2, [0, 0, 0]], rtol=1e-6)
+
+
+@pytest.mark.parametrize('dtype', [tf.float32, tf.float64])
+@pytest.mark.parametrize('scale', [1e-3, 1.0, 1e3])
+def test_cross_entropy_and_its_gradient_are_tensorflows(dtype, scale):
+  # With differences of thousands most probabilities are below the smallest number.
+  logits = scale * tf.random.stateless_normal([2, 5, 7], [0, 1], dtype=dtype)
+  y = tf.random.stateless_uniform([2, 5], [0, 2], 0, 7, tf.int64)
+  loss, gradient = _cross_entropy_and_gradient(y, logits)
+  with tf.GradientTape() as tape:
+    tape.watch(logits)
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+    expected = tf.reduce_mean(losses)
+  tolerance = 1e-6 if dtype == tf.float32 else 1e-14
+  np.testing.assert_allclose(loss, expected, rtol=tolerance)
+  np.testing.assert_allclose(
+    gradient, tape.gradient(expected, logits), rtol=tolerance, atol=tolerance
+  )
+
+
+def test_cross_entropy_of_a_class_that_cannot_be_is_finite_for_the_others():
+  logits = tf.constant([[0.0, 0.0, -np.inf]])
+  np.testing.assert_allclose(models.cross_entropy([1], logits), np.log(2), rtol=1e-6)
+  assert models.cross_entropy([2], logits).numpy() == np.inf
+
+
+@pytest.mark.parametrize('value', [np.nan, np.inf])
+def test_cross_entropy_of_what_is_no_number_is_none_either(value):
+  assert np.isnan(models.cross_entropy([0, 1], tf.constant([[value, 0], [0.0, 1]])))
+
+
+def _cross_entropy_and_gradient(y, logits):
+  with tf.GradientTape() as tape:
+    tape.watch(logits)
+    loss = models.cross_entropy(y, logits)
+  return loss, tape.gradient(loss, logits)
+
+
 # Randomness that cannot be seeded.
 
 
