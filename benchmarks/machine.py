@@ -1,17 +1,18 @@
 """What a benchmark was measured on."""
 
-import os
 import pathlib
 import platform
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from training_loops import cores
+
 
 def describe() -> str:
   """The processor and the versions, in a sentence."""
   return (
-    f'{len(os.sched_getaffinity(0))} cores of {_cpu()}, Python '
+    f'{cores.number()} cores of {_cpu()}, Python '
     f'{platform.python_version()}, TensorFlow {tf.__version__}, TensorFlow Federated '
     f'{tff.__version__}.'
   )

@@ -25,7 +25,7 @@ import tqdm
 
 from benchmarks import memory, pages, remote_workers
 from benchmarks.common_flags import OUTPUT, ROUNDS, SEED
-from training_loops import importing, pool, runtimes, tables
+from training_loops import cores, importing, runtimes, tables
 
 _NUM_ROUNDS = 10  # Of each size, by default.
 _WARM_UP_ROUNDS = 2
@@ -237,7 +237,7 @@ def measure(plan: Plan) -> Measured:
   with contextlib.ExitStack() as stack:
     options: dict[str, Any] = {}
     if plan.runtime == 'remote':
-      num_threads = max(1, pool.num_cores() // _NUM_WORKERS)
+      num_threads = max(1, cores.number() // _NUM_WORKERS)
       workers = remote_workers.started(_NUM_WORKERS, num_threads)
       options = stack.enter_context(workers)
     runtime = runtimes.create(plan.runtime, **options)

@@ -243,7 +243,7 @@ def main(argv: Sequence[str]) -> None:
     raise app.UsageError(f'unexpected {argv[1]!r}.')
   try:
     _measure_all()
-  except (PeerFailure, environments.SetupError) as error:
+  except (AssertionError, PeerFailure, environments.SetupError) as error:
     sys.exit(f'speed: error: {error}')
 
 

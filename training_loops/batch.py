@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from training_loops import (
+  cores,
   files,
   interrupts,
   pool,
@@ -102,7 +103,7 @@ def train(every_flags: Sequence[dict[str, Any]], jobs: int | None = None) -> Non
     train_flags.check_task(every_flags[i])
   failures: list[tuple[str, str]] = []
   num_ended = len(every_flags) - len(todo)
-  jobs = min(jobs or pool.num_cores(), max(1, len(todo)))
+  jobs = min(jobs or cores.number(), max(1, len(todo)))
   total = sum(flags['rounds'] for flags in every_flags)
   with pool.Pool(jobs) as runs, progress.RunsProgress(total) as shown:
     for i, rounds in enumerate(done):

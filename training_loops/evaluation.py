@@ -3,7 +3,6 @@
 import collections
 from collections.abc import Iterator, Mapping
 from concurrent import futures
-import os
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import tensorflow as tf
 
 from tff_algorithms import models, saddle_point, structures
 from tff_algorithms.oracles import Oracle
+from training_loops import cores
 
 # Large enough to keep the cores busy, small enough for any model's activations: twenty
 # words of each row, each with the logits of ten thousand, are 200 MB.
@@ -37,7 +37,10 @@ def _num_rows(rows: Mapping[str, Any]) -> int:
 
 
 def _in_chunks(
-  measure: Any, weights: models.ModelWeights, rows: Mapping[str, Any]
+  measure: Any,
+  weights: models.ModelWeights,
+  rows: Mapping[str, Any],
+  num_threads: int | None,
 ) -> Iterator[tuple[int, Any]]:
   """What is measured of the rows part by part, in order, with the number in each.
 
@@ -48,6 +51,7 @@ def _in_chunks(
     measure: A `tf.function` of weights and rows.
     weights: The weights.
     rows: The rows.
+    num_threads: How many parts at once, one a core by default.
   """
   num_rows = _num_rows(rows)
   weights = tf.nest.map_structure(tf.convert_to_tensor, weights)
@@ -62,7 +66,7 @@ def _in_chunks(
     chunk = tf.nest.map_structure(tf.convert_to_tensor, chunk)
     return min(_CHUNK_ROWS, num_rows - start), traced(weights, chunk)
 
-  pool = futures.ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+  pool = futures.ThreadPoolExecutor(num_threads or cores.number())
   try:
     yield from pool.map(of_chunk, range(0, num_rows, _CHUNK_ROWS))
   finally:
@@ -72,13 +76,15 @@ def _in_chunks(
 class Evaluator:
   """Evaluates weights of one model; traced once, whatever it is given."""
 
-  def __init__(self, model: Any):
+  def __init__(self, model: Any, num_threads: int | None = None):
     """Initializes the evaluator.
 
     Args:
       model: A `models.Model`, or a functional model of TFF's that runs eagerly, which
         those made of Keras models do not.
+      num_threads: How many threads to use, one a core by default.
     """
+    self._num_threads = num_threads
     self._model = model = models.as_model(model)
 
     @tf.function(autograph=False)
@@ -101,7 +107,7 @@ class Evaluator:
     """
     num_rows = _num_rows(rows)
     loss, sums = 0.0, None
-    measured = _in_chunks(self._measure, weights, rows)
+    measured = _in_chunks(self._measure, weights, rows, self._num_threads)
     for size, (chunk_loss, chunk_sums) in measured:
       loss += float(chunk_loss) * size
       if sums is None:
@@ -123,6 +129,7 @@ class SaddleEvaluator:
     objective: Oracle,
     rows: Mapping[str, Any],
     optimum: models.ModelWeights | None = None,
+    num_threads: int | None = None,
   ):
     """Initializes the evaluator.
 
@@ -130,7 +137,9 @@ class SaddleEvaluator:
       objective: f, as an oracle of its gradient mapping.
       rows: A structure of arrays with the examples on their first axis; at least one.
       optimum: The saddle point, where it is known.
+      num_threads: How many threads to use, one a core by default.
     """
+    self._num_threads = num_threads
     self._rows = rows
     self._optimum = optimum
 
@@ -165,7 +174,7 @@ class SaddleEvaluator:
   def _means(self, weights: models.ModelWeights) -> Any:
     """The value of f and its gradient mapping, in float64."""
     sums: Any = None
-    measured = _in_chunks(self._measure, weights, self._rows)
+    measured = _in_chunks(self._measure, weights, self._rows, self._num_threads)
     for size, means in measured:
       terms = tf.nest.map_structure(
         lambda t, size=size: size * t.numpy().astype(np.float64), means

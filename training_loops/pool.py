@@ -27,7 +27,7 @@ import tempfile
 import time
 from typing import Any
 
-from training_loops import processes
+from training_loops import cores, processes
 
 # TensorFlow keeps a few megabytes of every run, so that its process is changed for a
 # new one now and then.
@@ -56,13 +56,6 @@ class Outcome:
 Event = dict[str, Any] | Outcome
 
 
-def num_cores() -> int:
-  """The cores that this process may use, also where a container limits them."""
-  import joblib  # It takes a moment, and most that import this module need it not.
-
-  return joblib.cpu_count()
-
-
 class Pool:
   """Processes that train, a run each at a time."""
 
@@ -73,7 +66,7 @@ class Pool:
       jobs: How many runs may be made at once. They share the cores.
     """
     self._jobs = jobs
-    self.num_threads = max(1, num_cores() // jobs)
+    self.num_threads = max(1, cores.number() // jobs)
     self._idle: list[_Runner] = []
     self._busy: dict[Hashable, _Runner] = {}
     self._stopping: list[_Runner] = []
@@ -103,11 +96,18 @@ class Pool:
       key: What its events are marked with.
       flags: From `train_flags`; `num_threads` may be left out.
     """
-    runner = self._idle.pop() if self._idle else _Runner(self.num_threads)
-    self._busy[key] = runner
+    self._busy[key] = runner = self._runner_for(flags)
     if 'num_threads' in flags:  # Of clients on this machine.
       flags = {**flags, 'num_threads': flags['num_threads'] or self.num_threads}
     runner.start(flags)
+
+  def _runner_for(self, flags: dict[str, Any]) -> '_Runner':
+    xla = flags.get('xla', False)
+    runner = next((own for own in self._idle if own.xla == xla), None)
+    if runner is None:
+      return _Runner(xla)
+    self._idle.remove(runner)
+    return runner
 
   def wait(self, timeout: float | None = None) -> list[tuple[Any, Event]]:
     """What the runs have sent, each with its key; waits until one has.
@@ -159,7 +159,8 @@ class Pool:
 class _Runner:
   """A `runner` as a child process, and the pipe to it."""
 
-  def __init__(self, num_threads: int):
+  def __init__(self, xla: bool):
+    self.xla = xla  # Of the whole process, whatever it runs.
     self.pipe, theirs = multiprocessing.Pipe()
     self._num_runs = 0
     self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed when it is gone)
@@ -169,7 +170,7 @@ class _Runner:
     command = [sys.executable, '-m', 'training_loops.runner']
     self._process = subprocess.Popen(
       processes.ending_with_parent(
-        [*command, str(theirs.fileno()), str(num_threads)], signal.SIGTERM
+        [*command, str(theirs.fileno()), *(['xla'] if xla else [])], signal.SIGTERM
       ),
       stdin=subprocess.DEVNULL,
       stdout=self._log,

@@ -3,7 +3,7 @@
 A process of its own: TensorFlow, whose import takes as long as a small run, is imported
 once, and whatever goes wrong in a run ends here. Started by `pool` as
 
-    python -m training_loops.runner DESCRIPTOR NUM_THREADS
+    python -m training_loops.runner DESCRIPTOR [xla]
 """
 
 import logging
@@ -50,15 +50,14 @@ def _first_line(text: str) -> str:
   return text.strip().partition('\n')[0][:_MAX_REASON_LENGTH]
 
 
-def main(descriptor: int, num_threads: int) -> None:
+def main(descriptor: int, xla: bool) -> None:
   """Serves the pipe until its other end is closed."""
   interrupts.install()
   pipe: connection.Connection[Any, Any] = connection.Connection(descriptor)
+  # TensorFlow is set up once, for the runtime of most runs, and as for a run by itself:
+  # with other threads numbers would be others in the last bit.
+  runtimes.create('in_process', xla=xla).launch()
   importing.import_tff()
-  import tensorflow as tf
-
-  # The clients' worker has its share by --num_threads; this is for evaluation.
-  tf.config.threading.set_intra_op_parallelism_threads(num_threads)
   from training_loops import training  # noqa: F401 (imported while nothing else is on)
 
   serve(pipe)
@@ -68,6 +67,6 @@ def main(descriptor: int, num_threads: int) -> None:
 
 if __name__ == '__main__':
   try:
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), xla=sys.argv[2:] == ['xla'])
   except interrupts.Interrupted as interrupted:
     interrupted.exit()

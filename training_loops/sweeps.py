@@ -18,6 +18,7 @@ from typing import Any
 
 from training_loops import (
   batch,
+  cores,
   files,
   interrupts,
   ledger,
@@ -87,7 +88,7 @@ def run(
     book = shared or ledger.Ledger(sweep, ledger.sqlite_url(path / 'sweep.db'), where)
     book.take_up(failed=retry_failed)
     try:
-      _make_runs(sweep, directory, book, min(jobs or pool.num_cores(), sweep.trials))
+      _make_runs(sweep, directory, book, min(jobs or cores.number(), sweep.trials))
     except BaseException as error:
       book.abandon()
       if isinstance(error, KeyboardInterrupt):  # What there is can be looked at.

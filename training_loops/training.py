@@ -292,7 +292,7 @@ class _Training:
     self._task = task
     self._feed = feed
     self._process = process
-    self._evaluate = evaluation.Evaluator(task.model)
+    self._evaluate = evaluation.Evaluator(task.model, flags.get('num_threads'))
     self._eval_rows = eval_rows
     self._evaluate_saddle = evaluate_saddle
     self._store = checkpoints.Store(directory.checkpoints)
@@ -488,7 +488,9 @@ def _saddle_evaluator(
   # A known saddle point is that of all rows, and of no part of them.
   size = flags['max_eval_examples'] if task.optimum is None else None
   rows = _rows_of(task, task.train, size, flags['seed'])
-  return evaluation.SaddleEvaluator(task.objective, rows, task.optimum)
+  return evaluation.SaddleEvaluator(
+    task.objective, rows, task.optimum, flags.get('num_threads')
+  )
 
 
 def _rows_of(

@@ -1,24 +1,25 @@
 """Tests of runs in processes of their own."""
 
 import os
+import pathlib
 import signal
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from tests.training_loops import child_processes
-from training_loops import pool, results, train_flags
+from training_loops import cores, pool, results, train_flags
 
 pytestmark = pytest.mark.slow
 
 
 def _flags(path, **flags):
   return train_flags.configure(
-    task='digits_logistic',
     algorithm='fed_avg',
     output_dir=path,
-    **{'rounds': 6, 'rounds_per_eval': 2, **flags},
+    **{'task': 'digits_logistic', 'rounds': 6, 'rounds_per_eval': 2, **flags},
   )
 
 
@@ -63,13 +64,39 @@ def test_runs_on_other_machines_have_no_share_of_the_cores(tmp_path):
 
 
 def test_the_runs_share_the_cores(tmp_path):
-  with pool.Pool(pool.num_cores()) as runs:
+  with pool.Pool(cores.number()) as runs:
     assert runs.num_threads == 1
     runs.start('a', _flags(tmp_path / 'a'))
     runs.start('b', _flags(tmp_path / 'b', num_threads=2))
     _finish(runs)
   assert results.load(tmp_path / 'a').flags['num_threads'] == 1
   assert results.load(tmp_path / 'b').flags['num_threads'] == 2
+
+
+def test_a_run_by_itself_or_among_others_has_the_same_weights(tmp_path):
+  command = [sys.executable, '-m', 'training_loops.train']
+  flags = ['--task=digits_mlp', '--algorithm=fed_avg', '--rounds=3']
+  subprocess.run([*command, *flags, f'--output_dir={tmp_path / "alone"}'], check=True)
+  with pool.Pool(1) as runs:  # It has all cores, and several threads.
+    runs.start('a', _flags(tmp_path / 'a', task='digits_mlp', rounds=3))
+    _finish(runs)
+  alone, among = (np.load(tmp_path / name / 'weights.npz') for name in ('alone', 'a'))
+  assert alone.files == among.files
+  for name in alone.files:
+    np.testing.assert_array_equal(alone[name], among[name])
+
+
+def test_xla_is_of_a_process_and_for_the_runs_that_ask_for_it(tmp_path):
+  with pool.Pool(1) as runs:
+    for i, xla in enumerate([True, False, True]):
+      runs.start(i, _flags(tmp_path / str(i), rounds=1, xla=xla))
+      assert _finish(runs)[i][-1] == pool.Outcome('done')
+    commands = [
+      pathlib.Path(f'/proc/{pid}/cmdline').read_text().split('\0')[:-1]
+      for pid in child_processes.children(os.getpid())
+    ]
+  ends = [c[-1] for c in commands if 'training_loops.runner' in c]
+  assert sorted(end == 'xla' for end in ends) == [False, True]
 
 
 def test_a_process_that_is_killed_is_a_failed_run_and_the_others_go_on(tmp_path):
