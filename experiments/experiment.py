@@ -20,6 +20,7 @@ from training_loops import (
   batch,
   command_line,
   compare,
+  cores,
   files,
   progress,
   published,
@@ -58,7 +59,7 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-  """A picture more of a comparison.
+  """A picture more of a comparison, and a CSV file of what is in it.
 
   Attributes:
     columns: The metrics in it.
@@ -78,13 +79,15 @@ class Table:
     columns: The metrics in it, by the head of the column.
     entries: The entries in it, by what they are called there.
     published: What stands in the published table, by the same names.
+    against: Those that an entry is compared with seed by seed, by the same names.
     num_evals: The last evaluated rounds that a seed is averaged over.
   """
 
   title: str
   columns: Mapping[str, str]
   entries: Mapping[str, str]
-  published: Mapping[str, Sequence[float]]
+  published: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
+  against: Mapping[str, str] = dataclasses.field(default_factory=dict)
   num_evals: int = 5
 
 
@@ -187,14 +190,15 @@ def main(
     sections = []
     made: dict[str, reports.Report] = {}
     for comparison in chosen:
-      findings, report = _run(comparison, output_dir / comparison.name, flags['jobs'])
+      jobs = flags['jobs'] or cores.number()
+      findings, report = _run(comparison, output_dir / comparison.name, jobs)
       made[comparison.name] = report
       reports.write_without_text(report, results_dir / comparison.name)
       _write_panels(comparison, report, results_dir / comparison.name / _PANELS)
       _write_pictures(comparison, report, results_dir / comparison.name)
       if _has_sweeps(comparison):
         _write_tuning(findings, results_dir / comparison.name / _TUNING)
-      sections.append(_section(comparison, findings, report))
+      sections.append(_section(comparison, findings, report, jobs))
     above = [_write_overview(overview, made, results_dir) for overview in overviews]
     content = [f'# {title}', text.strip(), f'## How\n\n{how(name, flags)}']
     content += [*above, *sections]
@@ -362,6 +366,14 @@ def _write_pictures(
       for column in picture.columns
     }
     plots.write_comparison(directory / file, curves, comparison.title)
+    rows = [
+      [group.name, run.flags['seed'], row['round'], *(row[c] for c in picture.columns)]
+      for group in groups
+      for run in group.runs
+      for row in run.rows
+    ]
+    content = tables.as_csv(['name', 'seed', 'round', *picture.columns], rows)
+    files.write_bytes((directory / file).with_suffix('.csv'), content)
 
 
 def _has_sweeps(comparison: Comparison) -> bool:
@@ -424,7 +436,10 @@ def _write_tuning(findings: Mapping[str, Finding], file: pathlib.Path) -> None:
 
 
 def _section(
-  comparison: Comparison, findings: Mapping[str, Finding], report: reports.Report
+  comparison: Comparison,
+  findings: Mapping[str, Finding],
+  report: reports.Report,
+  jobs: int,
 ) -> str:
   """The part of the results' page on one comparison."""
   here = comparison.name
@@ -446,7 +461,7 @@ def _section(
   num_runs = len(tuning) + len(runs)
   seconds = sum([*(t.seconds for t in tuning), *(run.seconds for run in runs)])
   took = f'{seconds / 60:.0f} minutes' if seconds > 120 else f'{seconds:.0f} seconds'
-  time = f'{num_runs} runs, {took} of training in all.'
+  time = f'{num_runs} runs, {took} of training in all, {jobs} runs at a time.'
   return '\n\n'.join(
     [
       f'## {comparison.title}',
@@ -454,7 +469,7 @@ def _section(
       f'![Curves]({here}/{_PANELS if comparison.panels else reports.PICTURE})',
       tables.markdown(*report.table),
       f'{links}.',
-      *(f'![{file}]({here}/{file})' for file in comparison.pictures),
+      *(_picture(f'{here}/{file}') for file in comparison.pictures),
       *(_table(table, report) for table in comparison.tables),
       *report.notes,
       *tuned,
@@ -464,27 +479,50 @@ def _section(
   )
 
 
+def _picture(file: str) -> str:
+  name = pathlib.PurePath(file).name
+  numbers = str(pathlib.PurePath(file).with_suffix('.csv'))
+  return f'![{name}]({file})\n\n[The numbers of this picture]({numbers})'
+
+
 def _table(table: Table, report: reports.Report) -> str:
   """A table of where entries end, with its title."""
   groups = {group.name: group for group in report.groups}
-  rows = []
-  for name, entry in table.entries.items():
-    row = [name]
-    for column in table.columns.values():
-      of_seeds = [
-        [values[column] for values in run.rows[-table.num_evals :]]
-        for run in groups[entry].runs
-      ]
-      row.append(summaries.spread(column, [sum(v) / len(v) for v in of_seeds]))
-    published = table.published.get(name, [])
-    row += [
-      summaries.display(column, value)
-      for column, value in zip(table.columns.values(), published, strict=False)
+
+  def of_seeds(name, column):
+    last = [
+      [values[column] for values in run.rows[-table.num_evals :]]
+      for run in groups[table.entries[name]].runs
     ]
-    rows.append(row + [''] * (1 + 2 * len(table.columns) - len(row)))
-  header = ['', *table.columns, *(f'{head}, published' for head in table.columns)]
+    return [sum(values) / len(values) for values in last]
+
+  def difference(name, column):
+    if name not in table.against:
+      return ''
+    other = of_seeds(table.against[name], column)
+    apart = [a - b for a, b in zip(of_seeds(name, column), other, strict=True)]
+    return ('+' if sum(apart) > 0 else '') + summaries.spread(column, apart)
+
+  def published(name, i, column):
+    values = table.published.get(name, [])
+    return summaries.display(column, values[i]) if i < len(values) else ''
+
+  columns = list(table.columns.values())
+  header = ['', *table.columns]
+  cells = [
+    [name, *(summaries.spread(column, of_seeds(name, column)) for column in columns)]
+    for name in table.entries
+  ]
+  if table.against:
+    header += [f'{head}, seed by seed' for head in table.columns]
+    for row in cells:
+      row += [difference(row[0], column) for column in columns]
+  if table.published:
+    header += [f'{head}, published' for head in table.columns]
+    for row in cells:
+      row += [published(row[0], i, column) for i, column in enumerate(columns)]
   over = f'Means over the last {table.num_evals} evaluated rounds:'
-  return '\n\n'.join([f'### {table.title}', over, tables.markdown(header, rows)])
+  return '\n\n'.join([f'### {table.title}', over, tables.markdown(header, cells)])
 
 
 def _data(comparison: Comparison) -> str:

@@ -97,7 +97,8 @@ _GIVEN = Comparison(
       'Where they end',
       {{'accuracy': 'eval/clients_accuracy', 'loss': 'eval/loss'}},
       {{'one': 'Server', 'other': 'First clients'}},
-      published={{'one': (0.5, 1.25)}},
+      published={{'one': (0.5,)}},
+      against={{'other': 'one'}},
       num_evals=2,
     )
   ],
@@ -302,7 +303,9 @@ def test_the_page_tells_what_it_was_made_with_and_how_long_it_took(page):
   assert 'tensorflow-federated 0.87.0' in page
   num_runs = 2 * 9 + 2 * _NUM_SEEDS
   assert re.search(
-    rf'^{num_runs} runs, \d+ (minutes|seconds) of training in all\.$', page, re.M
+    rf'^{num_runs} runs, \d+ (minutes|seconds) of training in all, \d+ runs at a',
+    page,
+    re.M,
   )
 
 
@@ -346,6 +349,11 @@ def test_without_sweeps_the_page_has_results_pictures_and_nothing_tuned(tmp_path
     assert f'![{name}](given/{name})' in page
     picture = (tmp_path / 'results' / 'given' / name).read_bytes()
     assert picture.startswith(b'\x89PNG')
+  assert '[The numbers of this picture](given/first.csv)' in page
+  with open(tmp_path / 'results' / 'given' / 'first.csv', newline='') as file:
+    numbers = list(csv.DictReader(file))
+  assert numbers[0].keys() == {'name', 'seed', 'round', 'eval/loss'}
+  assert {row['name'] for row in numbers} == {'First the server', 'First clients'}
   head, _, *rows = _tables(page)[0]
   assert [row[0] for row in rows] == ['Server', 'First the server', 'First clients']
   runs = tmp_path / 'runs' / 'given' / 'runs'
@@ -357,17 +365,27 @@ def test_without_sweeps_the_page_has_results_pictures_and_nothing_tuned(tmp_path
     assert float(final.strip('%')) == pytest.approx(
       float(last['eval/clients_accuracy']) * (100 if '%' in final else 1), abs=0.06
     )
-  assert re.search(r'^3 runs, \d+ seconds of training in all\.$', page, re.M)
+  assert re.search(r'^3 runs, \d+ seconds of training in all, \d', page, re.M)
   assert '### Where they end\n\nMeans over the last 2 evaluated rounds:' in page
   head, _, one, other = _tables(page)[1]
-  assert head == ['', 'accuracy', 'loss', 'accuracy, published', 'loss, published']
+  heads = (
+    f'{name}{what}'
+    for what in ('', ', seed by seed', ', published')
+    for name in ('accuracy', 'loss')
+  )
+  assert head == ['', *heads]
+  ends = []
   for row, name in ((one, 'Server'), (other, 'First_clients')):
     with open(runs / name / 'seed_0' / 'metrics.csv', newline='') as file:
       last = list(csv.DictReader(file))[-2:]
     ended = np.mean([float(line['eval/clients_accuracy']) for line in last])
     assert row[1] == f'{ended:.1%}'
     assert row[2] == f'{np.mean([float(line["eval/loss"]) for line in last]):.4g}'
-  assert (one[3:], other[3:]) == (['50.0%', '1.25'], ['', ''])
+    ends.append(ended)
+  assert (one[3:], other[5:]) == (['', '', '50.0%', ''], ['', ''])
+  assert float(other[3].strip('%')) == pytest.approx(
+    100 * (ends[1] - ends[0]), abs=0.06
+  )
 
 
 @pytest.mark.slow
@@ -549,7 +567,9 @@ def test_published_numbers_can_be_read_and_are_of_algorithms_that_are_compared()
       *(t.entries.values() for t in comparison.tables),
     ]
     assert all(name in comparison.entries for name in itertools.chain(*shown))
-    assert all(t.published.keys() <= t.entries.keys() for t in comparison.tables)
+    for table in comparison.tables:
+      named = {*table.published, *table.against, *table.against.values()}
+      assert named <= table.entries.keys()
     if comparison.published:
       numbers = published.read(_EXPERIMENTS / 'published' / comparison.published)
       assert numbers
