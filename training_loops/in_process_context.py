@@ -16,7 +16,9 @@ from training_loops.graph_functions import Run
 from training_loops.plan_values import Values
 from training_loops.round_plan import ClientPass, MakeFunction, Plan
 
-_MAX_PLANS = 128  # More than a program calls in turn.
+# More than a program calls in turn. They keep what their functions take of memory, with
+# recurrent networks tens of megabytes, after the processes that they are of.
+_MAX_PLANS = 16
 
 
 class InProcessContext(tff.framework.SyncContext):

@@ -1,11 +1,12 @@
 """Results that are kept for the computations they are of."""
 
+import collections
 from collections.abc import Callable
 from typing import Any
 
 
 class Kept:
-  """A function of computations that remembers its latest results, by identity.
+  """A function of computations that remembers the results latest used, by identity.
 
   Hashing a computation takes as long as shipping it.
   """
@@ -19,12 +20,16 @@ class Kept:
     self._limit = limit
     self._function = function
     self._forget = forget
-    # With the computation itself, and thereby its id.
-    self._results: dict[int, tuple[Any, Any]] = {}
+    # With the computation itself, and thereby its id; the latest used comes last.
+    self._results: collections.OrderedDict[int, tuple[Any, Any]] = (
+      collections.OrderedDict()
+    )
 
   def __call__(self, comp: Any) -> Any:
-    if id(comp) not in self._results:
+    if id(comp) in self._results:
+      self._results.move_to_end(id(comp))
+    else:
       while len(self._results) >= self._limit:
-        self._forget(self._results.pop(next(iter(self._results)))[1])
+        self._forget(self._results.popitem(last=False)[1][1])
       self._results[id(comp)] = (comp, self._function(comp))
     return self._results[id(comp)][1]

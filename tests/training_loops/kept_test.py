@@ -30,6 +30,16 @@ def test_as_many_results_are_kept_as_may_be_and_not_mixed_up():
   assert forgotten == made[:-2]
 
 
+def test_what_has_not_been_used_for_longest_is_given_up_first():
+  computations = [_Computation() for _ in range(3)]
+  forgotten: list = []
+  kept = Kept(2, lambda computation: computation, forgotten.append)
+  for i in (0, 1, 0, 2):
+    kept(computations[i])
+  assert len(forgotten) == 1
+  assert forgotten[0] is computations[1]
+
+
 def test_a_failure_is_not_kept():
   kept = Kept(2, lambda numbers: 1 // len(numbers))
   numbers: list = []
