@@ -10,12 +10,11 @@ At the server:      Omega = sum of w_k Omega_k
 with w_k by the rows of D_k that are left for training, and Delta_k = theta - theta_k,
 which the server's optimizer takes for a gradient (docs/deviations.md says why).
 Coordinates that the model's outputs F depend on little move further, the others less.
-It is a term that adds nothing to the local step and scales what comes of it, so that it
-goes with every algorithm that takes terms: the server's optimizer, and so the momentum
-of FedAvgM, steps by the scaled Delta; FedProx's term, SCAFFOLD's or Mime's is beside.
+It is a term that adds nothing to the local step and scales what comes of it: the
+server's optimizer, and so the momentum of FedAvgM, steps by the scaled Delta; the terms
+of FedProx, SCAFFOLD, Mime or mixed FL are beside.
 """
 
-import collections
 from collections.abc import Callable, Sequence
 import dataclasses
 from typing import Any
@@ -26,10 +25,12 @@ import tensorflow_federated as tff
 from tff_algorithms import (
   checks,
   client_inputs,
+  fed_dyn,
   local_loop,
   local_training,
   models,
   oracles,
+  saddle_point,
   streams,
   structures,
 )
@@ -41,6 +42,7 @@ from tff_algorithms.terms import Client, Term
 
 SENSITIVITIES = ('momentum', 'average')
 _OMEGA = 'omega'
+_COUNT = 'count'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,6 +56,7 @@ class Elastic(Term):
     batch_size: The rows of a batch of B_k.
     weighting: The weight of a client in the mean, 'examples' or 'uniform'.
     aggregator: For the Omega_k.
+    counter: Sums over clients whether they send one.
   """
 
   output_norm: Oracle
@@ -62,13 +65,21 @@ class Elastic(Term):
   batch_size: int
   weighting: str
   aggregator: tff.aggregators.AggregationFactory
+  counter: tff.aggregators.UnweightedAggregationFactory
 
   name = 'elastic'
   is_constant = True
 
   @property
   def aggregators(self) -> dict[str, tff.aggregators.AggregationFactory]:
-    return {_OMEGA: self.aggregator}
+    return {_OMEGA: self.aggregator, _COUNT: self.counter}
+
+  def init(self, weights: models.ModelWeights) -> Any:
+    if isinstance(weights.trainable, saddle_point.SaddlePoint):
+      raise ValueError(
+        'Elastic aggregation is by the outputs of a model: a saddle point has none.'
+      )
+    return ()
 
   def prepare(self, message: Any, client: Client) -> Structure:
     """Omega_k, 0 of no rows."""
@@ -77,6 +88,7 @@ class Elastic(Term):
         'Elastic aggregation needs clients that hold back a part of their data: pass '
         'client_input=client_inputs.holding_back(...).'
       )
+    old, new = (1.0, 1.0) if self.mu is None else (self.mu, 1 - self.mu)
     passed = local_loop.local_loop(
       self.output_norm,
       client.weights,
@@ -85,7 +97,10 @@ class Elastic(Term):
       batch_size=self.batch_size,
       seed=client.seed,  # Of nothing: nothing is drawn.
       shuffle=False,
-      update=lambda t, omega, theta, g: (self._with_batch(omega, g), theta),
+      update=lambda t, omega, theta, g: (
+        tf.nest.map_structure(lambda o, g: old * o + new * tf.abs(g), omega, g),
+        theta,
+      ),
       s=structures.zeros_like(client.weights.trainable),
     )
     if self.mu is not None:
@@ -94,21 +109,14 @@ class Elastic(Term):
       lambda t: tf.math.divide_no_nan(t, tf.cast(passed.num_steps, t.dtype)), passed.s
     )
 
-  def _with_batch(self, omega: Structure, g: Structure) -> Structure:
-    size = tf.nest.map_structure(tf.abs, g)
-    if self.mu is None:
-      return structures.add(omega, size)
-    return structures.add(
-      structures.scale(self.mu, omega), structures.scale(1 - self.mu, size)
-    )
-
   def uploads(self, client: Client, prepared: Structure, outcome: Any) -> Any:
     weight = local_training.client_weight(self.weighting, client.num_examples)
     # A client's update may be of use where its sensitivity is not.
     sends = (streams.num_rows(client.held_back) > 0) & structures.all_finite(prepared)
     zeros = structures.zeros_like((prepared, weight))
     omega, weight = structures.select(sends, (prepared, weight), zeros)
-    return collections.OrderedDict({_OMEGA: Upload(omega, weight)})
+    count = tf.cast(sends, tf.float32)
+    return {_OMEGA: Upload(omega, weight), _COUNT: Upload(count, count)}
 
   def zeta(self, omega: Structure) -> Structure:
     """How much further each coordinate goes; 1 + tau where Omega is 0 altogether."""
@@ -126,20 +134,19 @@ class Elastic(Term):
     return tf.nest.map_structure(tf.multiply, self.zeta(means[_OMEGA]), update)
 
   def metrics(self, state: Any, means: Any, server: ServerState) -> Any:
-    parts = tf.nest.flatten(self.zeta(means[_OMEGA]))
-    zeta = tf.concat([tf.reshape(t, [-1]) for t in parts], axis=0)
-    told = {
+    zeta = structures.as_vector(self.zeta(means[_OMEGA]))
+    return {
+      'num_sensitivities': means[_COUNT],
       'boosted_share': tf.reduce_mean(tf.cast(zeta > 1, tf.float32)),
       'zeta_min': tf.reduce_min(zeta),
       'zeta_mean': tf.reduce_mean(zeta),
       'zeta_max': tf.reduce_max(zeta),
     }
-    return {name: tf.cast(value, tf.float32) for name, value in told.items()}
 
 
 def elastic_arguments(
   model: models.Model | tff.learning.models.FunctionalModel,
-  client_input: client_inputs.ClientInput,
+  client_input: client_inputs.ClientInput | None,
   *,
   batch_size: int,
   weighting: str,
@@ -149,20 +156,12 @@ def elastic_arguments(
   mu: float = 0.95,
   fraction: float = 0.1,
   aggregator: tff.aggregators.AggregationFactory | None = None,
+  metrics_aggregator: tff.aggregators.UnweightedAggregationFactory | None = None,
 ) -> dict[str, Any]:
   """The `terms` and the `client_input` that make an algorithm elastic.
 
-  Args:
-    model: What is trained, and whose outputs are looked at.
-    client_input: What the clients' argument is.
-    batch_size: The rows of a batch of B_k.
-    weighting: That of the algorithm, 'examples' or 'uniform'.
-    seed: The run's seed.
-    tau: What is added to 1 where the outputs do not depend on a coordinate.
-    sensitivity: 'momentum', over the batches of B_k, or their 'average'.
-    mu: The decay of the former.
-    fraction: The share of its data that a client holds back for B_k.
-    aggregator: For the Omega_k, their (weighted) mean by default.
+  The arguments are those of `build_elastic`; `batch_size` is `sensitivity_batch_size`,
+  and `aggregator` is `sensitivity_aggregator`.
   """
   checks.one_of(sensitivity, SENSITIVITIES, 'sensitivity')
   term = Elastic(
@@ -174,7 +173,10 @@ def elastic_arguments(
     aggregator=local_training.mean_aggregator(
       aggregator, weighting, 'sensitivity_aggregator'
     ),
+    counter=metrics_aggregator or tff.aggregators.SumFactory(),
   )
+  if client_input is None:
+    client_input = client_inputs.from_dataset(models.as_model(model).input_spec)
   held_back = client_inputs.holding_back(client_input, fraction, batch_size, seed)
   return {'terms': [term], 'client_input': held_back}
 
@@ -201,7 +203,8 @@ def build_elastic(
   Args:
     build: The algorithm's builder: `build_fed_avg` (with a momentum for its
       `server_optimizer`, FedAvgM), `build_fed_prox`, `build_scaffold`,
-      `build_mime_lite`, or any other that takes `terms` and has local steps.
+      `build_mime_lite`, one of mixed FL, or any other that takes `terms` and has local
+      steps; not FedDyn's, and none for saddle points.
     model: What is trained, and whose outputs are looked at.
     batch_size: The rows of a local step.
     sensitivity_batch_size: Those of a batch of B_k, as many by default; with 1 the
@@ -218,10 +221,13 @@ def build_elastic(
     terms: Augmenting gradients to add to the local step.
     client_input: What the clients' argument is, an ordinary data set by default.
     seed: The run's seed.
-    **arguments: The other arguments of `build`.
+    **arguments: The other arguments of `build`; its `metrics_aggregator` also sums how
+      many clients send an Omega_k.
   """
-  if client_input is None:
-    client_input = client_inputs.from_dataset(models.as_model(model).input_spec)
+  if getattr(build, 'func', build) is fed_dyn.build_fed_dyn:  # Perhaps a partial of it.
+    raise ValueError(
+      'Elastic aggregation does not go with FedDyn, whose h has the updates unscaled.'
+    )
   elastic = elastic_arguments(
     model,
     client_input,
@@ -233,13 +239,9 @@ def build_elastic(
     mu=mu,
     fraction=fraction,
     aggregator=sensitivity_aggregator,
+    metrics_aggregator=arguments.get('metrics_aggregator'),
   )
+  elastic['terms'] = [*terms, *elastic['terms']]
   return build(
-    model,
-    batch_size=batch_size,
-    weighting=weighting,
-    terms=[*terms, *elastic['terms']],
-    client_input=elastic['client_input'],
-    seed=seed,
-    **arguments,
+    model, batch_size=batch_size, weighting=weighting, seed=seed, **elastic, **arguments
   )

@@ -116,6 +116,7 @@ _LOCAL_TRAINING = (
   *_LOCAL_STEPS,
   optimizers.SERVER_OPTIMIZER,
   aggregators.AGGREGATOR,
+  _ELASTIC,
 )
 # Of algorithms whose clients keep something; their papers weight clients alike.
 _STATEFUL_TRAINING = (
@@ -281,13 +282,13 @@ _MIXED = ('clients', 'central')
 _ALGORITHMS = {
   'fed_avg': Algorithm(
     'FedAvg / FedOpt: local SGD, any server optimizer (McMahan 2017, Reddi 2021).',
-    (*_LOCAL_TRAINING, _ELASTIC),
+    _LOCAL_TRAINING,
     _fed_avg,
     selects=True,
   ),
   'fed_prox': Algorithm(
     'FedProx: FedAvg with a proximal term in the local loss (Li 2020).',
-    (*_LOCAL_TRAINING, _fed_prox_rho(0.1), _ELASTIC),
+    (*_LOCAL_TRAINING, _fed_prox_rho(0.1)),
     _fed_prox,
     selects=True,
   ),
@@ -466,7 +467,7 @@ def _elastic(
   client_input: 'client_inputs.ClientInput | None',
 ) -> dict[str, Any]:
   """The arguments of builders that make an algorithm elastic."""
-  from tff_algorithms import client_inputs, elastic, models
+  from tff_algorithms import elastic
 
   if task.selection is not None:
     raise ValueError(
@@ -478,7 +479,7 @@ def _elastic(
     how['mu'] = config['elastic_mu']
   return elastic.elastic_arguments(
     task.model,
-    client_input or client_inputs.from_dataset(models.as_model(task.model).input_spec),
+    client_input,
     batch_size=config['elastic_batch_size'] or config['batch_size'],
     weighting=config['client_weighting'],
     seed=config['seed'],

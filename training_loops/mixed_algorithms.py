@@ -193,7 +193,8 @@ def build_only_central(
       oracles.Weighted(by['federated_weight'], oracles.as_oracle(model)),
       oracles.Weighted(by['central_weight'], objective),
     )
-  common.pop('client_input')
+  for name in ('client_input', 'terms'):  # The clients' own.
+    common.pop(name, None)
   return only_central.build_only_central(
     model,
     optimizer=tff.learning.optimizers.build_sgdm(config['central_learning_rate']),

@@ -223,9 +223,9 @@ _DIVERGED = (
   'left out, so the model may never change again; try a smaller learning rate.'
 )
 _NO_SENSITIVITY = (
-  'Round %d: no client holds back a batch of its data for its sensitivity, so all '
-  'weights are boosted alike; try a smaller --elastic_batch_size, or a larger '
-  '--elastic_fraction.'
+  'Round %d: no client holds back a batch of its data for its sensitivity, which takes '
+  '{rows} examples, so all weights are boosted alike; try a smaller '
+  '--elastic_batch_size, or a larger --elastic_fraction.'
 )
 
 
@@ -439,16 +439,16 @@ class _Training:
 
   def _warn(self, round_num: int, train_metrics: Any) -> None:
     """Tells once of what goes wrong without an error."""
-    # In round 1 the weights, and so the outputs and what they depend on, may all be 0.
-    is_elastic = 'zeta_min' in train_metrics and round_num > 1
-    for text, is_so in (
-      (_DIVERGED, not math.isfinite(float(train_metrics['loss']))),
-      (
-        _NO_SENSITIVITY,
-        is_elastic and train_metrics['zeta_min'] == train_metrics['zeta_max'],
-      ),
-    ):
-      if is_so and text not in self._warned_of:
+    texts = []
+    if not math.isfinite(float(train_metrics['loss'])):
+      texts.append(_DIVERGED)
+    if train_metrics.get('num_sensitivities', 1) == 0:
+      flags = self._flags
+      batch_size = flags['elastic_batch_size'] or flags['batch_size']
+      rows = math.ceil(batch_size / flags['elastic_fraction'])
+      texts.append(_NO_SENSITIVITY.format(rows=rows))
+    for text in texts:
+      if text not in self._warned_of:
         self._warned_of.add(text)
         _logger.warning(text, round_num)
 

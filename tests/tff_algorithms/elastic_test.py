@@ -14,7 +14,7 @@ import tensorflow_federated as tff
 
 from tests.oracles import elastic as numpy_elastic
 from tests.oracles import numpy_optimizers
-from tests.tff_algorithms import algorithms, problems, stateful
+from tests.tff_algorithms import algorithms, mixed_problems, problems, stateful
 from tff_algorithms import (
   base_optimizers,
   client_inputs,
@@ -24,10 +24,16 @@ from tff_algorithms import (
   process,
 )
 from tff_algorithms.elastic import build_elastic
+from tff_algorithms.example_transfer import build_example_transfer
 from tff_algorithms.fed_avg import build_fed_avg
+from tff_algorithms.fed_dyn import build_fed_dyn
 from tff_algorithms.fed_prox import build_fed_prox
 from tff_algorithms.mime_lite import build_mime_lite
+from tff_algorithms.one_way_gradient_transfer import build_one_way_gradient_transfer
+from tff_algorithms.parallel_training import build_parallel_training
 from tff_algorithms.scaffold import build_scaffold
+from tff_algorithms.terms import Client
+from tff_algorithms.two_way_gradient_transfer import build_two_way_gradient_transfer
 
 pytestmark = pytest.mark.usefixtures('runtime')
 
@@ -91,7 +97,26 @@ _ALGORITHMS = {
     lambda: numpy_elastic.MimeLite(_steps(), numpy_optimizers.Momentum(0.8), 0.75),
   ),
 }
+_CENTRAL: dict[str, Any] = dict(
+  central_batch_size=3, central_steps=2, central_learning_rate=0.1
+)
+# The same without a numpy version: the server has rows too.
+_MIXED = {
+  'parallel_training': functools.partial(build_parallel_training, **_CENTRAL, **_RATE),
+  'one_way_gradient_transfer': functools.partial(
+    build_one_way_gradient_transfer, **_RATE
+  ),
+  # With an optimizer given, clients upload their gradients also without other terms.
+  'two_way_gradient_transfer': functools.partial(
+    build_two_way_gradient_transfer,
+    client_optimizer=base_optimizers.sgd(),
+    **_CENTRAL,
+    **_RATE,
+  ),
+  'example_transfer': functools.partial(build_example_transfer, num_sent=4, **_RATE),
+}
 _METRICS = {
+  'num_sensitivities': 'num_sensitivities',
   'boosted_share': 'boosted',
   'zeta_min': 'least_zeta',
   'zeta_mean': 'mean_zeta',
@@ -122,7 +147,15 @@ def _run(process_, rounds):
   if isinstance(process_, process.StatefulProcess):
     all_weights, *_, all_metrics = stateful.run(process_, rounds)
     return all_weights, all_metrics
-  return problems.run(process_, [[rows for _, rows in cohort] for cohort in rounds])
+  cohorts = [[rows for _, rows in cohort] for cohort in rounds]
+  if isinstance(process_, process.MixedProcess):
+    centrals = [_signs(7, 100 + t) for t in range(len(rounds))]
+    outputs = mixed_problems.outputs_of(process_, cohorts, centrals)
+    return (
+      [output.state.server.weights.trainable for output in outputs],
+      [output.metrics['client_work']['train'] for output in outputs],
+    )
+  return problems.run(process_, cohorts)
 
 
 def _assert_agree(name, rounds=_ROUNDS, weighting='examples', tolerance=1e-11, **how):
@@ -275,8 +308,14 @@ def _relabelled(rows, places):
     functools.partial(algorithms.scaffold, option=1, weighting='examples'),
     functools.partial(algorithms.scaffold, option=2, weighting='examples'),
     *algorithms.MIME_FAMILY.values(),
+    algorithms.one_way_gradient_transfer,
+    algorithms.two_way_gradient_transfer,
   ],
-  ids=['fed_avg', 'fed_prox', 'scaffold_1', 'scaffold_2', *algorithms.MIME_FAMILY],
+  ids=[
+    *('fed_avg', 'fed_prox', 'scaffold_1', 'scaffold_2'),
+    *algorithms.MIME_FAMILY,
+    *('one_way_gradient_transfer', 'two_way_gradient_transfer'),
+  ],
 )
 def test_rows_that_are_held_back_are_not_trained_on(build):
   """Neither by steps nor by full gradients: their labels do not matter."""
@@ -310,7 +349,8 @@ def test_of_a_split_cohort_only_those_that_send_updates_send_an_omega(build):
     clients = [problems.dataset(rows) for rows in (update, other)]
     output = process_.next(process_.initialize(), client_inputs.in_halves(clients))
     states.append(output.state)
-  assert output.metrics['client_work']['train']['zeta_min'] == 0.5
+  train = output.metrics['client_work']['train']
+  assert (train['zeta_min'], train['num_sensitivities']) == (0.5, 1)
   algorithms.assert_states_close(states[1], states[0], rtol=0)
 
 
@@ -328,6 +368,27 @@ def _term(tau=0.5, **changed):
     tau=tau,
   )['terms']
   return dataclasses.replace(term, **changed)
+
+
+@pytest.mark.parametrize('sensitivity', elastic.SENSITIVITIES)
+def test_omega_k_is_that_of_the_supplement_in_size_too(sensitivity):
+  """In zeta a factor that all Omega_k have cancels."""
+  settings = numpy_elastic.Elastic(0.5, 0.7, sensitivity, 4)
+  held_back = _rows(10, 1)  # Of which the last batch is a shorter one.
+  term = _term(mu=0.7 if sensitivity == 'momentum' else None, batch_size=4)
+  client = Client(
+    weights=_MLP.model.initialize(tf.constant([0, 0], tf.int64)),
+    rows=(),
+    num_examples=tf.constant(0.0, tf.float64),
+    seed=tf.constant([0, 0], tf.int64),
+    full_gradient=lambda weights, dropout: (),
+    first_gradient=lambda: (),
+    held_back=tf.nest.map_structure(tf.constant, held_back),
+  )
+  expected = numpy_elastic.client_omega(
+    numpy_elastic.mlp_norm_gradient, _MLP.weights, held_back, settings
+  )
+  problems.assert_close(term.prepare((), client), expected, 1e-12)
 
 
 def _zeta(omega, tau=0.5):
@@ -389,6 +450,11 @@ def test_an_omega_of_nothing_gives_1_plus_tau(value):
   np.testing.assert_array_equal(_zeta(omega, 0.25), 1.25)
 
 
+def test_what_noise_makes_negative_is_boosted_no_more_than_what_is_0():
+  omega = (tf.constant([2.0, -1.0], tf.float64), tf.constant([0.0], tf.float64))
+  np.testing.assert_array_equal(_zeta(omega, 0.25), [0.25, 1.25, 1.25])
+
+
 def _sum_of_signs():
   """F = x w, whose |gradient| is alike in all coordinates where |x| is."""
 
@@ -417,10 +483,10 @@ def _signs(n, seed):
 
 
 @functools.cache
-def _with_and_without(name, sensitivity='momentum', tau=1.0):
+def _with_and_without(name, sensitivity='momentum', tau=1.0, **without):
   """An algorithm with elastic aggregation, and without, both holding back."""
   model = _sum_of_signs()
-  build, _ = _ALGORITHMS[name]
+  build = _MIXED[name] if name in _MIXED else _ALGORITHMS[name][0]
   common = dict(weighting='examples', batch_size=5, seed=_SEED)
   ours = build_elastic(
     build,
@@ -434,7 +500,7 @@ def _with_and_without(name, sensitivity='momentum', tau=1.0):
   client_input = client_inputs.holding_back(
     client_inputs.from_dataset(model.input_spec), _FRACTION, 1, _SEED
   )
-  return ours, build(model, client_input=client_input, **common)
+  return ours, build(model, client_input=client_input, **common, **without)
 
 
 def _assert_with_is_without(name, rounds, **how):
@@ -464,6 +530,17 @@ def test_with_a_uniform_omega_and_tau_1_it_is_the_algorithm_without(name):
 def test_with_a_uniform_omega_and_tau_1_it_is_fed_avg(sizes, sensitivity):
   rounds = [[(f'c{i}', _signs(n, i)) for i, n in enumerate(sizes)]] * 2
   _assert_with_is_without('fed_avg_m', rounds, sensitivity=sensitivity)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', _MIXED)
+def test_of_mixed_learning_it_scales_the_update_of_the_clients_alone(name):
+  """With a uniform Omega tau is the rate of ServerOptimizer, before the merge."""
+  rounds = [[(c, _signs(n, i)) for i, (c, n) in enumerate([('a', 9), ('b', 14)])]] * 3
+  twice = tff.learning.optimizers.build_sgdm(2.0)
+  metrics = _assert_with_is_without(name, rounds, tau=2.0, server_optimizer=twice)
+  assert {m['zeta_min'] for m in metrics} == {m['zeta_max'] for m in metrics} == {2.0}
+  assert {m['num_sensitivities'] for m in metrics} == {2.0}
 
 
 def test_with_clients_too_small_and_tau_0_it_is_the_algorithm_without():
@@ -583,6 +660,27 @@ def test_its_term_alone_says_what_it_needs():
 def test_what_has_no_outputs_is_refused():
   with pytest.raises(TypeError, match=r'model must be a tff_algorithms\.Model'):
     _elastic_mlp(model=oracles.as_oracle(_MLP.model))
+
+
+def test_fed_dyn_is_refused_for_the_updates_in_its_h():
+  own = dict(num_clients=_N, alpha=0.1)
+  for build in (build_fed_dyn, functools.partial(build_fed_dyn, **own)):
+    with pytest.raises(ValueError, match='not go with FedDyn, whose h has the updates'):
+      _elastic_mlp(build=build, **own)
+
+
+@pytest.mark.parametrize(
+  'build',
+  [
+    algorithms.fed_avg_s,
+    algorithms.extra_step_local_sgd,
+    algorithms.scaffold_s,
+    algorithms.scaffold_catalyst_s,
+  ],
+)
+def test_saddle_points_are_refused(build):
+  with pytest.raises(ValueError, match='outputs of a model: a saddle point has none'):
+    _of_algorithm(build)
 
 
 def test_its_types_are_as_documented():

@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 
 import tasks
 from tff_algorithms import oracles, schedules
+from tff_algorithms.elastic import build_elastic
 from tff_algorithms.example_transfer import build_example_transfer
 from tff_algorithms.fed_avg import build_fed_avg
 from tff_algorithms.one_way_gradient_transfer import build_one_way_gradient_transfer
@@ -152,6 +153,57 @@ def test_every_flag_reaches_transfer_learning(runtime, task, order):
     central=build_only_central(task.model, **_CENTRAL_ARGUMENTS),
     federated=build_fed_avg(task.model, **_ARGUMENTS),
     order=order,
+    switch_round=1,
+  )
+  _assert_same(algorithms.build(flags, task), theirs, task)
+
+
+_ELASTIC = dict(
+  elastic_sensitivity='momentum',
+  elastic_mu=0.3,
+  elastic_tau=0.8,
+  elastic_fraction=0.3,
+  elastic_batch_size=5,
+)
+_ELASTIC_ARGUMENTS = dict(mu=0.3, tau=0.8, fraction=0.3, sensitivity_batch_size=5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('algorithm', 'build', 'own', 'arguments'),
+  [
+    ('parallel_training', build_parallel_training, _CENTRAL | _STEPS, {}),
+    ('one_way_gradient_transfer', build_one_way_gradient_transfer, _CENTRAL, {}),
+    (
+      'two_way_gradient_transfer',
+      build_two_way_gradient_transfer,
+      _CENTRAL | _STEPS,
+      {},
+    ),
+    ('example_transfer', build_example_transfer, {}, {'num_sent': 100}),
+  ],
+  ids=['parallel_training', 'one_way', 'two_way', 'example_transfer'],
+)
+def test_every_flag_reaches_elastic_aggregation(
+  runtime, task, algorithm, build, own, arguments
+):
+  ours = algorithms.build(_flags(algorithm, **_LOCAL, **_ELASTIC, **own), task)
+  theirs = build_elastic(
+    build, task.model, **_ARGUMENTS, **_ELASTIC_ARGUMENTS, **own, **arguments
+  )
+  _assert_same(ours, theirs, task)
+
+
+@pytest.mark.slow
+def test_of_transfer_learning_the_federated_rounds_are_elastic(runtime, task):
+  stages = {'transfer_order': 'federated_first', 'transfer_round': 1}
+  flags = _flags('transfer_learning', **_LOCAL, **_ONLY_CENTRAL, **_ELASTIC, **stages)
+  theirs = TransferLearning(
+    central=build_only_central(task.model, **_CENTRAL_ARGUMENTS),
+    federated=build_elastic(
+      build_fed_avg, task.model, **_ARGUMENTS, **_ELASTIC_ARGUMENTS
+    ),
+    order='federated_first',
     switch_round=1,
   )
   _assert_same(algorithms.build(flags, task), theirs, task)

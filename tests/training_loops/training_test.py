@@ -307,7 +307,8 @@ def test_a_run_whose_clients_hold_nothing_back_warns_once(train, tmp_path, caplo
   with caplog.at_level(logging.WARNING, 'training_loops'):
     rows = train(_flags(tmp_path / 'a', elastic_batch_size=1000, **elastic)).rows
     assert [row['train/zeta_min'] for row in rows] == [1.5] * len(rows)
-    assert caplog.text.count('Round 2: no client holds back a batch') == 1
+    assert caplog.text.count('Round 1: no client holds back a batch') == 1
+    assert caplog.text.count('which takes 10000 examples') == 1
     assert caplog.text.count('no client holds back') == 1
     rows = train(_flags(tmp_path / 'b', elastic_batch_size=1, **elastic)).rows
     assert rows[-1]['train/zeta_min'] == 0.5
