@@ -1,5 +1,6 @@
 """What all tests share."""
 
+from collections.abc import Iterator
 import os
 import pathlib
 
@@ -28,6 +29,17 @@ def runtime():
   local.launch()
   with local:
     yield local
+
+
+@pytest.fixture(params=['local', 'in_process'])
+def each_runtime(request, runtime) -> Iterator[None]:
+  """Both runtimes of one machine in turn, for tests of what must hold on either."""
+  if request.param == 'local':
+    yield
+    return
+  with runtimes.create('in_process', num_threads=2):
+    yield
+  runtime.start()
 
 
 @pytest.fixture(scope='session', autouse=True)

@@ -11,7 +11,7 @@ from tests.tff_algorithms import problems
 from tff_algorithms import base_optimizers, schedules
 from tff_algorithms.fed_avg import build_fed_avg
 
-pytestmark = pytest.mark.usefixtures('runtime')
+pytestmark = pytest.mark.usefixtures('each_runtime')
 
 # Unequal clients, a partial last batch, one example, none at all; cohorts differ.
 _COHORTS = [

@@ -6,7 +6,7 @@ import tensorflow_federated as tff
 
 from tests.tff_algorithms import algorithms, problems
 
-pytestmark = [pytest.mark.usefixtures('runtime'), pytest.mark.slow]
+pytestmark = [pytest.mark.usefixtures('each_runtime'), pytest.mark.slow]
 
 # Guards.
 

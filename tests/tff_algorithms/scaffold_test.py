@@ -16,7 +16,7 @@ from tff_algorithms.fed_prox import Proximal
 from tff_algorithms.mime_lite import build_mime_lite
 from tff_algorithms.scaffold import ControlVariates, build_scaffold
 
-pytestmark = pytest.mark.usefixtures('runtime')
+pytestmark = pytest.mark.usefixtures('each_runtime')
 
 _N = 10  # Three of them are never sampled, one has no rows.
 _ROUNDS = stateful.sampled_rounds(8, (9, 4, 0, 7, 13, 1, 6), 4, dtype=np.float64)
