@@ -189,7 +189,7 @@ def main(options: dict[str, Any]) -> None:
   num_cohorts = _WARM_UP_ROUNDS + options['rounds'] + 1
   cohorts = _cohorts(task, options['clients'], num_cohorts)
   with (
-    runtimes.create('local'),
+    runtimes.create('in_process'),
     tempfile.TemporaryDirectory() as known,
     tempfile.TemporaryDirectory() as unknown,
     contextlib.closing(feeding.Feed(task, pathlib.Path(known), False)) as by_id,
