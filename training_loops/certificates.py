@@ -12,12 +12,16 @@ import datetime
 import ipaddress
 import os
 import pathlib
+import re
+import ssl
 from typing import Any
 
 from training_loops.options import UserError
 
 _CA, _CERTIFICATE, _KEY = 'ca.pem', 'cert.pem', 'key.pem'
 _BACKDATED = datetime.timedelta(hours=1)  # Clocks differ.
+_MAX_DAYS = 36500  # Far more has no date.
+_NAME = re.compile(r'[A-Za-z0-9*._-]+')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +37,8 @@ def read(directory: str) -> Certificates:
   """Reads a directory of certificates.
 
   Raises:
-    UserError: If a file is not there, or others can read the key.
+    UserError: If a file is not there, or not what its name says, or others can read the
+      key.
   """
   path = pathlib.Path(directory)
   contents = []
@@ -50,7 +55,25 @@ def read(directory: str) -> Certificates:
     raise UserError(
       f'everybody may read {path / _KEY}, which would let them in: chmod 600 it.'
     )
+  _check(path)
   return Certificates(*contents)
+
+
+def _check(path: pathlib.Path) -> None:
+  """Refuses what gRPC would, which says it as if a port could not be had."""
+  context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+  try:
+    context.load_verify_locations(path / _CA)
+  except ssl.SSLError:
+    raise UserError(f'{path / _CA} is no certificate.') from None
+  try:
+    # A key with a password would be asked for on the terminal.
+    context.load_cert_chain(path / _CERTIFICATE, path / _KEY, password=lambda: '')
+  except ssl.SSLError:
+    raise UserError(
+      f'{path / _CERTIFICATE} is no certificate, or {path / _KEY} is not its key, '
+      'without a password.'
+    ) from None
 
 
 def make(directory: pathlib.Path, hosts: Sequence[str], days: int) -> None:
@@ -66,13 +89,15 @@ def make(directory: pathlib.Path, hosts: Sequence[str], days: int) -> None:
     days: How long they are valid.
 
   Raises:
-    UserError: If there is something in the directory.
+    UserError: If there is something in the directory, or a host or the days cannot be.
   """
   from cryptography import x509
   from cryptography.x509.oid import ExtendedKeyUsageOID
 
   if directory.exists() and any(directory.iterdir()):
     raise UserError(f'{directory} is not empty: name a new directory.')
+  if days > _MAX_DAYS:
+    raise UserError(f'--days={days}: expected at most {_MAX_DAYS}.')
   names = [_alternative_name(host) for host in hosts]
   authority = _Signed('Authority of a trial', days, None)
   own = directory / 'authority'
@@ -148,6 +173,11 @@ def _alternative_name(host: str) -> Any:
   try:
     return x509.IPAddress(ipaddress.ip_address(host))
   except ValueError:
+    if not _NAME.fullmatch(host):
+      raise UserError(
+        f'--hosts: {host!r} is no address, and no name as it is looked up: letters of '
+        'other alphabets are written as xn--...'
+      ) from None
     return x509.DNSName(host)
 
 

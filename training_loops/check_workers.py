@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from training_loops import certificates, command_line, worker_link
+from training_loops import certificates, command_line, worker_link, worker_protocol
 from training_loops.options import REQUIRED, Section, path, text
 
 _TIMEOUT_SECONDS = 10.0
@@ -28,9 +28,10 @@ PROGRAM = command_line.Program(
 
 def main(flags: dict[str, Any]) -> None:
   """Tries each worker and prints a line on it."""
+  addresses = worker_protocol.addresses(flags['workers'])
   credentials = worker_link.credentials(certificates.read(flags['certificates']))
   all_are_well = True
-  for address in flags['workers'].split(','):
+  for address in addresses:
     session = worker_link.Session(address, credentials, _TIMEOUT_SECONDS)
     try:
       session.attend()

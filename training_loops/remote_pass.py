@@ -48,6 +48,9 @@ _logger = logging.getLogger(__name__)
 class RemotePass:
   """A pass over the clients. They are dealt out in pieces, a few clients each.
 
+  Those of a worker that is lost are dealt out again one by one: the next worker does
+  not have to have computed many of them before the first one counts.
+
   What they make is accumulated here in their order: who computed what, and how often,
   makes no difference.
   """
@@ -78,12 +81,13 @@ class RemotePass:
     threads = sum(s.num_threads for link in links if (s := link.session)) or len(links)
     self._piece = _piece_size(len(clients), threads, step.work.bytes_of_a_client)
     self._num_slots = {link: self._slots_of(link) for link in links}
-    self._max_ahead = _PIECES_AHEAD * sum(self._num_slots.values())
+    self._max_ahead = _PIECES_AHEAD * sum(self._num_slots.values()) * self._piece
     # What follows is for who holds `_changed`.
-    self._waiting = [*range(math.ceil(len(clients) / self._piece))]
-    self._attempts: collections.Counter[int] = collections.Counter()
-    self._not_before: dict[int, float] = {}
-    self._held: dict[int, Session] = {}
+    starts = range(0, len(clients), self._piece)
+    self._waiting = [range(i, min(i + self._piece, len(clients))) for i in starts]
+    self._attempts: collections.Counter[int] = collections.Counter()  # By client.
+    self._not_before: dict[range, float] = {}
+    self._held: dict[range, Session] = {}
     self._lost_sessions: set[Session] = set()
     self._error: BaseException | None = None
 
@@ -133,9 +137,8 @@ class RemotePass:
     """Has a worker compute one piece after the other, until all are done."""
     while (taken := self._take(link)) is not None:
       session, piece = taken
-      which = self._clients_of(piece)
       try:
-        for i, made in zip(which, self._clients.compute(session, which), strict=True):
+        for i, made in zip(piece, self._clients.compute(session, piece), strict=True):
           self._accumulation.add(i, made)
         link.proved()
         with self._changed:
@@ -148,7 +151,7 @@ class RemotePass:
           self._error = self._error or error
           self._changed.notify_all()
 
-  def _take(self, link: WorkerLink) -> tuple[Session, int] | None:
+  def _take(self, link: WorkerLink) -> tuple[Session, range] | None:
     """The next piece, and who is to be asked for it; None if there is none any more."""
     with self._changed:
       while not self._is_over():
@@ -172,33 +175,35 @@ class RemotePass:
     free = (own for own, slots in others if own is not None and held[own] < slots)
     return load(session) <= min(map(load, free), default=0.0)
 
-  def _first_waiting(self) -> int | None:
+  def _first_waiting(self) -> range | None:
     now = time.monotonic()
-    num_ahead = self._max_ahead + self._accumulation.num_done // self._piece
     due = (p for p in self._waiting if self._not_before.get(p, now) <= now)
-    first = min(due, default=None)
-    return first if first is not None and first < num_ahead else None
+    first = min(due, default=None, key=lambda p: p.start)
+    is_near = first and first.start < self._accumulation.num_done + self._max_ahead
+    return first if is_near else None
 
-  def _lost(self, link: WorkerLink, session: Session, piece: int, reason: str) -> None:
+  def _lost(
+    self, link: WorkerLink, session: Session, piece: range, reason: str
+  ) -> None:
     """Has others compute what a worker was to compute."""
     link.lost(session, reason)
     with self._changed:
       if self._error is None and session not in self._lost_sessions:
         self._lost_sessions.add(session)
         held = [p for p, own in self._held.items() if own is session]
-        num_clients = sum(len(self._clients_of(p)) for p in held)
+        num_clients = sum(map(len, held))
         self._tell(link, f'The {num_clients} clients that it had are computed again')
       del self._held[piece]
-      wait = _FIRST_WAIT_SECONDS * 2 ** self._attempts[piece]
-      self._not_before[piece] = time.monotonic() + wait
-      self._attempts[piece] += 1
-      self._waiting.append(piece)
-      if self._attempts[piece] >= _MAX_ATTEMPTS:
-        which = self._clients_of(piece)
+      wait = _FIRST_WAIT_SECONDS * 2 ** self._attempts[piece.start]
+      for i in piece:
+        self._attempts[i] += 1
+        alone = range(i, i + 1)
+        self._not_before[alone] = time.monotonic() + wait
+        self._waiting.append(alone)
+      if self._attempts[piece.start] >= _MAX_ATTEMPTS:  # Long since alone.
         self._error = self._error or WorkersLost(
-          f'clients {which[0] + 1} to {which[-1] + 1} of the round were given to '
-          f'{_MAX_ATTEMPTS} workers in turn, and each was lost; the last, '
-          f'{link.address}: {link.reason}.'
+          f'client {piece.start + 1} of the round was given to {_MAX_ATTEMPTS} workers '
+          f'in turn, and each was lost; the last, {link.address}: {link.reason}.'
         )
       self._changed.notify_all()
 
@@ -216,10 +221,6 @@ class RemotePass:
       num_left,
       len(self._links),
     )
-
-  def _clients_of(self, piece: int) -> range:
-    start = piece * self._piece
-    return range(start, min(start + self._piece, self._num_clients))
 
 
 def are_all_lost(links: Sequence[WorkerLink]) -> bool:

@@ -110,7 +110,8 @@ class RemoteClients:
     own = [_to_python(self._work.own, self._clients[i]) for i in which]
     refs = [executor.create(own, self._work.own_type)]
     refs.append(executor.structure([shared, *refs]))
-    message, ref = executor.compute(function, refs[1])
+    with session.computing(len(which)):
+      message, ref = executor.compute(function, refs[1])
     executor.dispose_of([*refs, ref])
     return self._made(message, len(which))
 

@@ -24,7 +24,7 @@ import os
 from typing import Any
 
 from training_loops import certificates as certificates_module
-from training_loops import importing, worker_process
+from training_loops import cores, importing, worker_process
 from training_loops.failures import RuntimeFailure
 from training_loops.options import UserError
 from training_loops.worker_process import PortWorker
@@ -114,6 +114,7 @@ class LocalRuntime(Runtime):
       except RuntimeFailure:
         self.stop()
         if attempt == _START_ATTEMPTS - 1:
+          _refuse_work()
           raise
     tff.framework.set_default_context(
       worker_context.WorkerContext(self._channel, worker.failure)
@@ -183,9 +184,12 @@ class InProcessRuntime(Runtime):
     from training_loops import in_process_context
 
     if self._context is None:
-      self._context = in_process_context.InProcessContext(
-        self._num_threads, known_device(self._device)
-      )
+      try:
+        device = known_device(self._device)
+      except UserError:
+        _refuse_work()
+        raise
+      self._context = in_process_context.InProcessContext(self._num_threads, device)
       atexit.register(self.stop)
     tff.framework.set_default_context(self._context)
 
@@ -248,7 +252,9 @@ class RemoteRuntime(Runtime):
     Args:
       workers: Where they are, each as host:port.
       certificates: A directory of certificates: see `certificates`.
-      worker_timeout: How many seconds a worker may take for a few clients.
+      worker_timeout: How many seconds a worker may take for a client: it is lost when
+        it has taken so many times the clients that it was given, by how many it
+        computes at once.
 
     Raises:
       UserError: If there are no such certificates.
@@ -290,6 +296,7 @@ class RemoteRuntime(Runtime):
         remote_context.wait_until_connected(self.links)
       except BaseException:
         self.stop()
+        _refuse_work()
         raise
       self._context = remote_context.RemoteContext(self.links)
     tff.framework.set_default_context(self._context)
@@ -310,11 +317,14 @@ class RemoteRuntime(Runtime):
 def _checked_num_threads(num_threads: int | None) -> int:
   if num_threads is not None and num_threads < 1:
     raise ValueError(f'num_threads must be positive, found {num_threads}.')
-  return num_threads or len(os.sched_getaffinity(0))
+  return num_threads or cores.number()
 
 
 def _refuse_work() -> None:
-  """Has TFF's default context, by whomever it was set, raise an error when called."""
+  """Has TFF's default context, by whomever it was set, raise an error when called.
+
+  Also where none could be started: TFF's own complains at the end of the program.
+  """
   import tensorflow_federated as tff
 
   from training_loops import worker_context

@@ -14,6 +14,7 @@ from training_loops import (
   options,
   runtimes,
   task_flags,
+  worker_protocol,
 )
 from training_loops.options import (
   REQUIRED,
@@ -47,8 +48,9 @@ _REMOTE = (
   ),
   integer(
     'worker_timeout',
-    600,
-    'Seconds that a worker may take for a few clients; others then compute them.',
+    120,
+    'Seconds that a worker may take for a client; what it has is then computed by '
+    'others.',
     is_free=True,
   ),
   choice(
@@ -170,7 +172,7 @@ def _listed(descriptions: dict[str, str]) -> str:
 
 
 def _check(flags: Mapping[str, Any]) -> None:
-  """Refuses flags that would have no effect."""
+  """Refuses flags that would have no effect, and workers that cannot be."""
   for name, off, partner in (
     ('straggler_rate', 0, 'straggler_steps'),
     ('available_share', 1, 'rounds_per_day'),
@@ -178,6 +180,8 @@ def _check(flags: Mapping[str, Any]) -> None:
     if (flags[name] != off) != (flags[partner] is not None):
       raise UserError(f'--{name} and --{partner} go together: give both or neither.')
   aggregators.check(flags)
+  if flags['runtime'] == 'remote':
+    worker_protocol.addresses(flags['workers'])
   if algorithms.splits_cohort(flags) and flags['clients_per_round'] < 2:
     raise UserError(
       '--mime_split_cohort needs --clients_per_round of at least 2: one client for the '
@@ -271,7 +275,7 @@ def create_runtime(flags: dict[str, Any]) -> runtimes.Runtime:
   if flags['runtime'] == 'remote':
     return runtimes.create(
       'remote',
-      workers=flags['workers'].split(','),
+      workers=worker_protocol.addresses(flags['workers']),
       certificates=flags['certificates'],
       worker_timeout=flags['worker_timeout'],
     )

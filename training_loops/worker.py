@@ -5,19 +5,46 @@ until SIGTERM or Ctrl-C; if TFF's worker ends, it ends with exit code 1, for sys
 Kubernetes to start it again.
 """
 
+from collections.abc import Mapping
+import contextlib
+import ctypes
 import logging
+import pathlib
 import time
 from typing import Any
 
 from tasks import scratch
-from training_loops import certificates, command_line, interrupts, pool, progress
-from training_loops.options import REQUIRED, Section, integer, path
+from training_loops import (
+  certificates,
+  command_line,
+  cores,
+  interrupts,
+  progress,
+  worker_protocol,
+)
+from training_loops.options import REQUIRED, Section, UserError, integer, path
 from training_loops.worker_process import SocketWorker
 
 _POLL_SECONDS = 0.2
 _DEFAULT_PORT = 8470
 
+# Parameters of glibc's malloc: how many arenas there are; from what size on memory is
+# asked for, and given back, by itself.
+_M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3
+
 _logger = logging.getLogger('training_loops.worker')  # Not '__main__'.
+
+
+def _check(flags: Mapping[str, Any]) -> None:
+  """Refuses what gRPC or a driver would take for another number, or for none."""
+  for name, most in (
+    ('port', worker_protocol.MAX_PORT),
+    ('health_port', worker_protocol.MAX_PORT),
+    ('num_threads', worker_protocol.MAX_THREADS),
+  ):
+    if (flags[name] or 0) > most:
+      raise UserError(f'--{name}={flags[name]}: expected at most {most}.')
+
 
 PROGRAM = command_line.Program(
   module='training_loops.worker',
@@ -40,42 +67,58 @@ PROGRAM = command_line.Program(
       ],
     ),
   ),
+  check=_check,
 )
 
 
 def main(flags: dict[str, Any]) -> None:
   """Serves until a signal comes."""
+  _give_memory_back()
   progress.show_on_console()
   own = certificates.read(flags['certificates'])
-  num_threads = flags['num_threads'] or pool.num_cores()
+  num_threads = flags['num_threads'] or min(cores.number(), worker_protocol.MAX_THREADS)
   with interrupts.raised(), scratch.directory() as directory:
-    worker = SocketWorker(num_threads, directory)
     try:
-      _serve(worker, own, num_threads, flags)
+      _serve(directory, own, num_threads, flags)
     except interrupts.Interrupted:
       _logger.info('Stopped.')
-    finally:
-      worker.kill()
 
 
 def _serve(
-  worker: SocketWorker,
+  directory: pathlib.Path,
   own: certificates.Certificates,
   num_threads: int,
   flags: dict[str, Any],
 ) -> None:
-  from training_loops import worker_front  # Takes a moment, as the worker does.
+  with contextlib.ExitStack() as stack:
+    worker = SocketWorker(num_threads, directory)
+    stack.callback(lambda: worker.kill())  # The one that there is then.
+    from training_loops import worker_front  # Takes a moment, as the worker does.
 
-  channel = worker.connect()
-  ports = flags['port'], flags['health_port']
-  front = worker_front.Front(channel, own, *ports, num_threads)
-  try:
+    ports = flags['port'], flags['health_port']
+    front = worker_front.Front(worker.connect(), own, *ports, num_threads)
+    stack.callback(front.stop)
     _logger.info('Port %d, %d clients at once.', front.port, num_threads)
     while worker.is_alive():
       time.sleep(_POLL_SECONDS)
+      if front.is_left and worker.is_alive():
+        _logger.info("What TFF's worker computes is for nobody: it is started anew.")
+        worker.kill()
+        worker = SocketWorker(num_threads, directory)
+        front.renew(worker.connect())
     raise worker.failure('There is nothing left to serve.')
-  finally:
-    front.stop()
+
+
+def _give_memory_back() -> None:
+  """Has this process give the memory of messages back, not keep it in ever more holes.
+
+  These are of ever other sizes, and come in any of many threads; left to itself glibc
+  raises the size from which it gives back to that of the largest.
+  """
+  library = ctypes.CDLL(None)
+  if hasattr(library, 'mallopt'):  # Of another C library than glibc there is none.
+    library.mallopt(_M_ARENA_MAX, 2)
+    library.mallopt(_M_MMAP_THRESHOLD, 2**17)
 
 
 if __name__ == '__main__':

@@ -3,10 +3,11 @@
 Importing this module does not import TensorFlow; calling a worker does.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 import contextlib
 import functools
 import logging
+import math
 import threading
 from typing import Any
 
@@ -26,6 +27,10 @@ _BREAK_SECONDS = 1.0
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.25, 30.0
 
 _GIVEN_UP = 'it was given up'
+# What gRPC says where one side does not accept the other's certificate: who is refused
+# only sees the connection end.
+_REFUSED = ('handshake', 'Socket closed', 'reset by peer')
+_HINT = ' (do its certificates fit those here, and are all of them valid still?)'
 _LOST = (
   grpc.StatusCode.UNAVAILABLE,
   grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -70,7 +75,7 @@ class WorkerLink:
     Args:
       address: Where the worker is, host:port.
       certificates: Of this machine.
-      timeout: How many seconds each answer may take.
+      timeout: How many seconds each answer may take, or each client: see `Session`.
     """
     self.address = address
     self.num_failures = 0
@@ -166,6 +171,9 @@ def credentials(certificates: Certificates) -> grpc.ChannelCredentials:
 class Session:
   """A connection. The methods of `_METHODS` are TFF's, and raise `WorkerLost`.
 
+  An answer may take as long as a client may, and that with clients in it as long as all
+  that the worker has, so many at once: those that came before are computed before.
+
   Attributes:
     num_threads: How many clients the worker computes at once.
     executors: What the worker has made for this driver, for who uses it to fill.
@@ -191,6 +199,8 @@ class Session:
       ],
     )
     self._timeout = timeout
+    self._num_clients = 0
+    self._counting = threading.Lock()
     self._metadata: tuple[tuple[str, str], ...] = ()
     self._is_closed = False
     self._attending: Any = None
@@ -209,7 +219,12 @@ class Session:
     try:
       greeting = next(self._attending)
     except grpc.RpcError as error:
-      raise WorkerLost(_described(error, _CONNECT_SECONDS)) from None
+      reason = _described(error, _CONNECT_SECONDS)
+      if any(words in reason for words in _REFUSED):
+        reason += _HINT
+      raise WorkerLost(reason) from None
+    except StopIteration:
+      raise WorkerLost('it ended without saying who it is') from None
     finally:
       timer.cancel()
     try:
@@ -223,10 +238,22 @@ class Session:
 
     def ended(attending):
       if not attending.cancelled():
-        reason = attending.exception().details()
+        error = attending.exception()
+        reason = error.details() if error else 'it has said goodbye'
         threading.Thread(target=act, args=(reason,), daemon=True).start()
 
     self._attending.add_done_callback(ended)
+
+  @contextlib.contextmanager
+  def computing(self, num_clients: int) -> Iterator[None]:
+    """A block in which the worker has so many clients more."""
+    with self._counting:
+      self._num_clients += num_clients
+    try:
+      yield
+    finally:
+      with self._counting:
+        self._num_clients -= num_clients
 
   def close(self) -> None:
     """Ends all calls, and the connection."""
@@ -247,24 +274,31 @@ class Session:
     method = getattr(self._stub, _METHODS[name])
 
     def call(request):
+      seconds = self._timeout
+      if name == 'compute':
+        seconds *= max(1, math.ceil(self._num_clients / self.num_threads))
       try:
-        return method(request, timeout=self._timeout, metadata=self._metadata)
+        return method(request, timeout=seconds, metadata=self._metadata)
       except ValueError:  # The channel is closed: another thread has given it up.
         raise WorkerLost(_GIVEN_UP) from None
       except grpc.RpcError as error:
         if self._is_closed:
           raise WorkerLost(_GIVEN_UP) from None
         if error.code() in _LOST or self._is_broken():
-          raise WorkerLost(_described(error, self._timeout)) from None
+          raise WorkerLost(_described(error, seconds)) from None
         raise
 
     return call
 
   def _is_broken(self) -> bool:
     """Whether the connection turns out to be broken."""
-    with contextlib.suppress(grpc.FutureTimeoutError, grpc.FutureCancelledError):
-      return self._attending.exception(timeout=_BREAK_SECONDS) is not None
-    return self._attending.cancelled()
+    try:
+      self._attending.exception(timeout=_BREAK_SECONDS)
+    except grpc.FutureTimeoutError:
+      return False
+    except grpc.FutureCancelledError:
+      pass
+    return True
 
 
 def _described(error: grpc.RpcError, seconds: float) -> str:

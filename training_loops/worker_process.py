@@ -17,6 +17,7 @@ from typing import Any
 
 from training_loops import closed_port, processes
 from training_loops.failures import RuntimeFailure
+from training_loops.options import UserError
 
 # Longer than any start of the worker seen, on machines far busier than sensible.
 _START_TIMEOUT_SECONDS = 60.0
@@ -38,6 +39,7 @@ _CHANNEL_OPTIONS = (
 )
 
 _ANY_PORT = 1024  # Of one that is never bound.
+_MAX_SOCKET_PATH = 107  # Of Linux.
 
 # Where the user has not set them otherwise; for what computes in this process, too.
 ENVIRONMENT = {
@@ -209,13 +211,21 @@ class SocketWorker(WorkerProcess):
     Args:
       num_threads: How many clients compute at once.
       directory: A directory for its owner alone, where its socket is to be.
+
+    Raises:
+      UserError: If its path is too long.
     """
     self._path = directory / 'worker'
+    if len(os.fsencode(self._path)) > _MAX_SOCKET_PATH:
+      raise UserError(
+        f'{self._path} is too long for a socket: set TMPDIR to a shorter directory.'
+      )
     super().__init__(num_threads, _ANY_PORT)
 
   def _start(self, command: Sequence[str], **options: Any) -> subprocess.Popen:
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listening.setblocking(False)
+    self._path.unlink(missing_ok=True)  # That of one that was here before.
     listening.bind(str(self._path))
     return closed_port.start(command, listening, **options)
 

@@ -71,6 +71,43 @@ def test_those_that_are_there_are_left_alone(tmp_path):
   assert (tmp_path / 'worker' / 'cert.pem').read_bytes() == before
 
 
+@pytest.mark.parametrize(
+  ('hosts', 'days', 'message'),
+  [
+    (['wörker'], 1, "'wörker' is no address"),
+    (['worker-1', ' worker-2'], 1, "' worker-2' is no address"),
+    ([''], 1, "'' is no address"),
+    (['localhost'], 3_000_000, '--days=3000000: expected at most'),
+  ],
+)
+def test_what_cannot_be_is_said_before_anything_is_written(
+  hosts, days, message, tmp_path
+):
+  with pytest.raises(UserError, match=message):
+    certificates.make(tmp_path / 'c', hosts, days)
+  assert not (tmp_path / 'c').exists()
+
+
+@pytest.mark.parametrize(
+  ('name', 'other', 'message'),
+  [
+    ('ca.pem', None, 'ca.pem is no certificate'),
+    ('cert.pem', None, 'cert.pem is no certificate, or '),
+    ('key.pem', None, r'key\.pem is not its key'),
+    ('key.pem', 'worker', r'key\.pem is not its key'),
+    ('cert.pem', 'worker', r'key\.pem is not its key'),
+  ],
+)
+def test_what_is_no_certificate_or_of_another_key_is_refused(
+  name, other, message, tmp_path
+):
+  certificates.make(tmp_path, ['localhost'], days=1)
+  words = (tmp_path / other / name).read_bytes() if other else b'other words'
+  (tmp_path / 'driver' / name).write_bytes(words)
+  with pytest.raises(UserError, match=message):
+    certificates.read(str(tmp_path / 'driver'))
+
+
 def test_a_key_that_everybody_may_read_is_refused(tmp_path):
   certificates.make(tmp_path, ['localhost'], days=1)
   own = certificates.read(str(tmp_path / 'driver'))

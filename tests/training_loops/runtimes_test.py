@@ -285,9 +285,39 @@ def test_a_device_that_is_there_is_known_by_its_short_names():
 
 @pytest.mark.parametrize('name', ['/GPU:0', '/CPU:7', 'nonsense:x:y'])
 def test_a_device_that_is_not_there_is_refused_with_those_that_are(name):
-  own = runtimes.create('in_process', device=name)
   with pytest.raises(UserError, match=f"no device '{name}'; there are /device:CPU:0"):
-    own.start()
+    runtimes.known_device(name)
+
+
+# A runtime that cannot be started.
+_FAILING_PROGRAM = """
+import pathlib, sys
+from training_loops import certificates, runtimes, worker_process
+name, directory = sys.argv[1:]
+options = {}
+if name == 'in_process':
+  options['device'] = '/GPU:0'
+elif name == 'local':
+  worker_process.binary = lambda: pathlib.Path('/bin/false')
+else:
+  from training_loops import remote_pass
+  remote_pass._MAX_FAILURES = 1
+  certificates.make(pathlib.Path(directory), ['localhost'], days=1)
+  own = f'{directory}/driver'
+  options = {'workers': ['localhost:1'], 'certificates': own, 'worker_timeout': 5}
+try:
+  runtimes.create(name, **options).start()
+except (runtimes.UserError, runtimes.RuntimeFailure) as error:
+  print('could not be started', file=sys.stderr)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['in_process', 'local', 'remote'])
+def test_a_runtime_that_cannot_be_started_leaves_the_error_alone(name, tmp_path):
+  with _start_program(_FAILING_PROGRAM, name, str(tmp_path / 'c')) as program:
+    _, errors = program.communicate(timeout=120)
+  assert errors == 'could not be started\n'
 
 
 @pytest.fixture

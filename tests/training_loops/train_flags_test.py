@@ -109,7 +109,7 @@ def test_data_that_cannot_be_had_are_the_users_mistake(tmp_path, monkeypatch):
         {'algorithm': algorithm, 'elastic_sensitivity': 'momentum'},
         f'--elastic_sensitivity is not used with --algorithm={algorithm}; it belongs',
       )
-      for algorithm in ('server_only', 'fed_dyn', 'fed_avg_s', 'parallel_training')
+      for algorithm in ('server_only', 'fed_dyn', 'fed_avg_s', 'only_central')
     ),
     (
       {'straggler_rate': 0.5, 'straggler_steps': 1, 'algorithm': 'only_central'},
@@ -120,6 +120,29 @@ def test_data_that_cannot_be_had_are_the_users_mistake(tmp_path, monkeypatch):
 def test_flags_that_cannot_be_or_would_have_no_effect_are_refused(flags, message):
   with pytest.raises(UserError, match=message):
     train_flags.configure(**{**_NEEDED, **flags})
+
+
+@pytest.mark.parametrize(
+  ('workers', 'found'),
+  [
+    ('localhost', 'localhost'),
+    (':8470', ':8470'),
+    ('worker-1:abc', 'worker-1:abc'),
+    ('worker-1:0', 'worker-1:0'),
+    ('worker-1:99999', 'worker-1:99999'),
+    ('worker-1:8470, worker-2:8470', ' worker-2:8470'),
+    ('worker-1:8470,', ''),
+    ('::1:8470', '::1:8470'),
+    ('http://worker-1:8470', 'http://worker-1:8470'),
+  ],
+)
+def test_workers_that_are_no_addresses_are_refused_by_name(workers, found):
+  remote = {'runtime': 'remote', 'certificates': 'x'}
+  with pytest.raises(UserError, match=f"with ports .*, found '{found}'"):
+    train_flags.configure(**_NEEDED, **remote, workers=workers)
+  train_flags.configure(
+    **_NEEDED, **remote, workers='[::1]:8470,10.0.0.3:1,a-b.c:65535'
+  )
 
 
 def test_the_data_directory_is_refused_by_name_where_the_task_needs_none():

@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from tests.training_loops import remote_workers
 from tests.training_loops.child_processes import children, is_alive, wait_for
 
 _ROUNDS = 160  # Enough that none of the legs below gets to the end.
@@ -250,6 +251,23 @@ def test_killed_at_many_random_instants_a_run_ends_as_one_never_killed(
   assert _outcome(path) == _outcome(reference[0])
 
 
+@contextlib.contextmanager
+def _flags_of(runtime, directory):
+  """The flags of a runtime, and the processes that are its workers."""
+  with contextlib.ExitStack() as stack:
+    flags, pids = [f'--runtime={runtime}'], []
+    if runtime == 'remote':
+      remote_workers.make_certificates(directory)
+      workers = [remote_workers.Worker(directory) for _ in range(2)]
+      for worker in workers:
+        stack.callback(worker.close)
+      options = remote_workers.options(directory, workers)
+      flags.append(f'--workers={",".join(options["workers"])}')
+      flags.append(f'--certificates={options["certificates"]}')
+      pids = [pid for own in workers for pid in (own.process.pid, own.binary)]
+    yield flags, pids
+
+
 def _resident_megabytes(pid: int) -> float:
   for line in pathlib.Path(f'/proc/{pid}/status').read_text().splitlines():
     if line.startswith('VmRSS:'):
@@ -269,13 +287,16 @@ def _resident_megabytes(pid: int) -> float:
   ],
   ids=' '.join,
 )
-@pytest.mark.parametrize('runtime', ['in_process', 'local'])
+@pytest.mark.parametrize('runtime', ['in_process', 'local', 'remote'])
 def test_memory_does_not_grow_with_the_rounds(runtime, flags, tmp_path, request):
-  flags = [*flags, f'--runtime={runtime}', '--rounds=600', '--rounds_per_checkpoint=50']
+  flags = [*flags, '--rounds=600', '--rounds_per_checkpoint=50']
   if '--task=emnist_logistic' in flags:
     flags.append(f'--data_dir={request.getfixturevalue("data_dir")}')
-  with _running(tmp_path / 'run', *flags) as process:
-    pids = [process.pid]
+  with (
+    _flags_of(runtime, tmp_path / 'certificates') as (of_runtime, workers),
+    _running(tmp_path / 'run', *flags, *of_runtime) as process,
+  ):
+    pids = [process.pid, *workers]
     if runtime == 'local':
       pids += wait_for(lambda: children(process.pid))
     megabytes = {}

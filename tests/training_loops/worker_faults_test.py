@@ -12,16 +12,19 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from tensorflow_federated.proto.v0 import executor_pb2
 
 from tests.training_loops import child_processes, remote_workers, rounds
 from tests.training_loops.remote_workers import Worker
 from training_loops import (
+  certificates,
   remote_pass,
   remote_work,
   results,
   run,
   runtimes,
   train_flags,
+  worker_context,
   worker_link,
 )
 from training_loops.failures import RuntimeFailure, WorkersLost
@@ -124,6 +127,21 @@ def _during(clients, act, number=6):
   assert not failed
 
 
+def _wait_for_all(remote, before=()):
+  """Waits until all workers are there, otherwise than in sessions of before.
+
+  Those that are there earlier would be given all clients.
+  """
+  none = (None, *before)
+  child_processes.wait_for(
+    lambda: all(link.session not in none for link in remote.links)
+  )
+
+
+def _sessions(remote):
+  return [link.session for link in remote.links]
+
+
 def _lost_lines(caplog):
   return [r.getMessage() for r in caplog.records if 'is lost' in r.getMessage()]
 
@@ -150,7 +168,9 @@ def test_clients_of_a_worker_that_hangs_are_computed_by_the_others(
   with _remote(directory, workers, runtime, worker_timeout=5):
     _during(_Clients(tmp_path), stop)
   (line,) = _lost_lines(caplog)
-  assert f'Worker localhost:{workers[0].port} is lost: it did not answer in 5 s' in line
+  # As many seconds as it takes for all the clients that it has, two at a time.
+  which = f'Worker localhost:{workers[0].port} is lost: it did not answer in '
+  assert re.search(f'{which}(5|10) s', line)
 
 
 def test_a_machine_that_is_cut_off_is_lost_before_the_time_limit(
@@ -176,7 +196,7 @@ def test_a_worker_that_comes_back_is_used_again(
     port = workers[2].port
     _during(_Clients(tmp_path / 'once'), lambda: workers[2].stop(signal.SIGKILL))
     with contextlib.closing(Worker(directory, port)):
-      child_processes.wait_for(lambda: all(link.session for link in own.links))
+      _wait_for_all(own)
       # Two at a time is what each worker does: six begin only if all three take part.
       _during(_Clients(tmp_path / 'again'), lambda: None, number=6)
   assert len(_lost_lines(caplog)) == 1
@@ -223,6 +243,27 @@ def test_clients_with_which_every_worker_is_lost_are_given_up(
     _Clients(tmp_path).compute()
   assert str(error.value).endswith(': as planned.')
   assert error.value.exit_code == 3
+
+
+def test_clients_that_were_lost_together_are_computed_again_one_by_one(
+  workers, directory, runtime, tmp_path, monkeypatch, caplog
+):
+  compute, given = remote_work.RemoteClients.compute, []
+
+  def losing_once(self, session, which):
+    given.append(which)
+    if len(given) == 1:
+      raise worker_link.WorkerLost('as planned')
+    return compute(self, session, which)
+
+  clients = _Clients(tmp_path)
+  clients.go()
+  monkeypatch.setattr(remote_work.RemoteClients, 'compute', losing_once)
+  with _remote(directory, workers, runtime):
+    clients.compute(64)
+  lost, *others = given
+  assert len(lost) > 1
+  assert {range(i, i + 1) for i in lost} <= {*others}
 
 
 @pytest.mark.parametrize(
@@ -278,25 +319,81 @@ def test_without_any_worker_there_is_a_clear_error(
     pass
 
 
+def _interrupted(clients, number):
+  """Has clients computed, and that interrupted when so many have begun."""
+
+  def interrupt():
+    clients.wait(number)
+    os.kill(os.getpid(), signal.SIGINT)  # Wakes up the main thread.
+
+  thread = threading.Thread(target=interrupt)
+  thread.start()
+  with pytest.raises(KeyboardInterrupt):
+    clients.compute()
+  thread.join()
+
+
 def test_an_interrupted_round_ends_at_once_and_the_next_one_works(
   workers, directory, runtime, tmp_path
 ):
-  with _remote(directory, workers, runtime):
+  with _remote(directory, workers, runtime) as own:
     for path in ('first', 'second'):
       (tmp_path / path).mkdir()
-    first = _Clients(tmp_path / 'first')
-
-    def interrupt():
-      first.wait(6)
-      os.kill(os.getpid(), signal.SIGINT)  # Wakes up the main thread.
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
-      first.compute()
-    thread.join()
+    first, before = _Clients(tmp_path / 'first'), _sessions(own)
+    _interrupted(first, 6)
     first.go()
+    _wait_for_all(own, before)
     _during(_Clients(tmp_path / 'second'), lambda: None)
+
+
+def test_what_nobody_waits_for_any_more_is_not_computed_on(
+  workers, directory, runtime, tmp_path
+):
+  binaries = [worker.binary for worker in workers if worker.port]
+  for path in ('first', 'second'):
+    (tmp_path / path).mkdir()
+  with _remote(directory, workers, runtime) as own:
+    first, before = _Clients(tmp_path / 'first'), _sessions(own)
+    _interrupted(first, 6)  # They would go on for ever.
+    child_processes.wait_for(lambda: not any(map(child_processes.is_alive, binaries)))
+    _wait_for_all(own, before)
+    _during(_Clients(tmp_path / 'second'), lambda: None)
+  for worker in workers:
+    assert worker.stop() == 0
+    assert 'it is started anew' in worker.log
+
+
+def test_what_another_driver_has_made_outlasts_those_who_are_interrupted(
+  directory, runtime, tmp_path
+):
+  with contextlib.closing(Worker(directory)) as worker:
+    assert worker.port
+    binary = worker.binary
+    own = certificates.read(str(directory / 'driver'))
+    credentials = worker_link.credentials(own)
+    other = worker_link.Session(f'localhost:{worker.port}', credentials, timeout=10)
+    other.attend()
+    kept = worker_context.Executor(other, 5)
+    clients = _Clients(tmp_path)
+    with _remote(directory, [worker], runtime) as remote:
+      first = remote.links[0].session
+      _interrupted(clients, 2)
+      (gone, *_) = first.executors.values()
+
+      def is_forgotten():
+        request = executor_pb2.CreateValueRequest(executor=gone._id)
+        request.value.struct.SetInParent()
+        try:
+          other.create_value(request)
+        except worker_link.WorkerLost:
+          return True
+        return False
+
+      child_processes.wait_for(is_forgotten)
+      assert worker.binary == binary
+      kept.create([], tff.StructType([]))
+    clients.go()
+    other.close()
 
 
 # Versions.

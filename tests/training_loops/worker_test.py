@@ -21,6 +21,7 @@ from training_loops import (
   worker_protocol,
 )
 from training_loops.failures import RuntimeFailure
+from training_loops.options import UserError
 
 pytestmark = pytest.mark.slow
 
@@ -205,6 +206,52 @@ def test_a_port_that_is_taken_is_said(worker, directory):
     assert f'port {worker.port} cannot be listened on' in second.log
 
 
+@pytest.mark.parametrize(
+  'flag', ['--port=70000', '--health_port=65536', '--num_threads=2000']
+)
+def test_numbers_that_cannot_be_are_refused(flag, directory):
+  with contextlib.closing(remote_workers.Worker(directory, flags=[flag])) as own:
+    assert own.process.wait(timeout=30) == 2
+    assert own.log.startswith(f'worker: error: {flag}: expected at most ')
+
+
+def test_a_directory_too_deep_for_a_socket_is_said(tmp_path):
+  with pytest.raises(UserError, match='set TMPDIR to a shorter directory'):
+    worker_process.SocketWorker(1, tmp_path / ('x' * 100))
+
+
+_REMOTE = ('--runtime=remote', '--task=digits_logistic', '--algorithm=fed_avg')
+
+
+@pytest.mark.parametrize(
+  ('program', 'flags'),
+  [
+    ('train', _REMOTE),
+    ('compare', (*_REMOTE[:2], '--run=--algorithm=fed_avg')),
+    ('sweep', (*_REMOTE, '--file=sweep.yaml')),
+    ('check_workers', ()),
+  ],
+)
+def test_workers_that_are_no_addresses_are_refused_and_nothing_is_written(
+  program, flags, directory, tmp_path
+):
+  (tmp_path / 'sweep.yaml').write_text('search: {client_learning_rate: [0.1, 0.3]}\n')
+  output = [] if program == 'check_workers' else ['--output_dir=out']
+  own = ['--workers=localhost', f'--certificates={directory / "driver"}']
+  done = subprocess.run(
+    [sys.executable, '-m', f'training_loops.{program}', *own, *flags, *output],
+    cwd=tmp_path,
+    env={**os.environ, 'PYTHONPATH': str(remote_workers.ROOT)},
+    capture_output=True,
+    text=True,
+    timeout=60,
+  )
+  assert done.returncode == 2, done.stderr
+  assert 'expected host:port,host:port' in done.stderr
+  assert done.stderr.count('\n') == 1
+  assert os.listdir(tmp_path) == ['sweep.yaml']
+
+
 def test_certificates_that_are_not_there_are_said(tmp_path):
   command = [sys.executable, '-m', 'training_loops.worker']
   done = subprocess.run(
@@ -241,6 +288,10 @@ def test_its_health_is_told_to_anybody_where_that_is_asked_for_and_nothing_else(
       with pytest.raises(grpc.RpcError) as refused:
         channel.unary_unary(worker_protocol.EXECUTORS + method)(b'', timeout=10)
       assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED
+    # Nor does it take in what nobody has to say.
+    with pytest.raises(grpc.RpcError) as refused:
+      health(bytes(2000), timeout=10)
+    assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 def test_a_program_says_which_workers_can_be_used(worker, directory):
