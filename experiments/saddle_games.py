@@ -3,29 +3,30 @@
     python -m experiments.saddle_games DIRECTORY PART PARTS
 
 makes every PARTS-th of the runs listed in the directory that are not there yet, and
-writes each to a file: communication rounds, and the distance of x from 0, from the
-start on. All games of a reading have one type, so that an algorithm is built once for
-all of them.
+writes each to a file: its seconds, communication rounds, and the distance of x from 0,
+from the start on. All games and draws of a reading have one type, so that an algorithm
+is built once for all of them.
 """
 
 import collections
 from collections.abc import Mapping
+import dataclasses
 import pathlib
 import sys
+import time
 from typing import Any
 
 import numpy as np
 
 from experiments import saddle_runs
-from experiments.saddle_runs import Reading
-from training_loops import files
+from experiments.saddle_runs import Reading, Run
 
 _TAU = 20
 _THETA = 1.0
 
 
 class Player:
-  """An algorithm on games of one reading."""
+  """An algorithm on games of one reading, whatever they are drawn from."""
 
   def __init__(self, algorithm: str, reading: Reading):
     """Builds the algorithm."""
@@ -36,7 +37,9 @@ class Player:
 
     self._reading = reading
     self._trips = 2 if algorithm == 'minibatch_mirror_prox' else 1
-    game = self._game(0)
+    # Without noise the sum of tau gradients at one point is tau times their mean.
+    self._gradients = _TAU if reading.gradients == 'sum' else 1
+    game = self._game(0, reading.seed)
     rows = tf.nest.map_structure(
       lambda spec: tf.TensorSpec([1, *spec.shape[1:]], spec.dtype),
       game.model.input_spec,
@@ -50,13 +53,13 @@ class Player:
     self._start = self._process.initialize()
     self._hparams = self._process.get_hparams(self._start)
 
-  def _game(self, s: int) -> Any:
+  def _game(self, s: int, seed: int) -> Any:
     import tasks
 
     reading = self._reading
     return tasks.load(
       'quadratic_game',
-      reading.seed,
+      seed,
       heterogeneity=s,
       threshold=reading.threshold,
       coupling=reading.coupling,
@@ -64,20 +67,19 @@ class Player:
       precision=reading.precision,
     )
 
-  def distances(self, s: int, rate: float) -> list[tuple[int, float]]:
+  def distances(self, run: Run) -> list[tuple[int, float]]:
     """Plays a game.
 
     Args:
-      s: Which one.
-      rate: What gamma_l and gamma_g are, over max(s, 1).
+      run: Which one, of this algorithm and this reading.
 
     Returns:
       Communication rounds and the distance of x from 0.
     """
-    data = self._game(s).train
+    data = self._game(run.s, run.reading.seed).train
     clients = [data.rows(client_id) for client_id in data.client_ids]
-    gamma: np.floating = getattr(np, self._reading.precision)(rate / max(s, 1))
-    hparams = _with_rate(self._hparams, gamma)
+    gamma = self._gradients * run.rate / max(run.s, 1)
+    hparams = _with_rate(self._hparams, getattr(np, self._reading.precision)(gamma))
     state = self._process.set_hparams(self._start, hparams)
     found = [(0, _distance(state))]
     for communications in range(self._trips, saddle_runs.ROUNDS + 1, self._trips):
@@ -147,6 +149,8 @@ def main(directory: pathlib.Path, part: int, parts: int) -> None:
   """Makes a part of the runs that are not there yet."""
   from training_loops import runtimes
 
+  # A run's seconds are all since the one before, the first one's since the start.
+  before = 0.0
   # A thread for each process; a client's work is too little to be shared out.
   with runtimes.create('in_process', num_threads=1):
     player, key = None, None
@@ -154,12 +158,14 @@ def main(directory: pathlib.Path, part: int, parts: int) -> None:
     for run in saddle_runs.read_list(directory)[part::parts]:
       if run.path(directory).exists():
         continue
-      if player is None or key != (run.algorithm, run.reading):
-        key = (run.algorithm, run.reading)
-        player = Player(*key)
-      found = player.distances(run.s, run.rate)
-      lines = ''.join(f'{rounds},{distance!r}\n' for rounds, distance in found)
-      files.write_bytes(run.path(directory), lines.encode(), durable=False)
+      kind = (run.algorithm, dataclasses.replace(run.reading, seed=0))
+      if player is None or key != kind:
+        key = kind
+        player = Player(*kind)
+      found = player.distances(run)
+      now = time.process_time()
+      saddle_runs.write(run, directory, found, now - before)
+      before = now
 
 
 if __name__ == '__main__':

@@ -1,13 +1,16 @@
 """What the saddle-point paper leaves open, read one way and another.
 
-SCAFFOLD-Catalyst-S and SCAFFOLD-S on the quadratic games of Figure 2, with one thing
-changed at a time; the text is on the page of `saddle_figures`, whose runs are used.
+SCAFFOLD-Catalyst-S and SCAFFOLD-S on the quadratic games of Figure 2, and where it
+matters the minibatch methods, with one thing changed at a time; then on other draws of
+the game. The text is on the page of `saddle_figures`, whose runs are used.
 """
 
 from collections.abc import Mapping
 import dataclasses
 import pathlib
 from typing import Any
+
+import numpy as np
 
 from experiments import saddle_runs
 from experiments.saddle_runs import ALGORITHMS, ROUNDS, Reading, Run
@@ -24,6 +27,8 @@ three rates, where one thing is read differently. What follows from it stands wi
 - **as in the figures**: float64, all weights start at 1, entries of a_i below 1 are
   raised to 1, Catalyst moves on once the norm of the sub-problem's gradient mapping has
   halved, a synchronization is a communication.
+- **sum of gradients**: the minibatch methods step by the sum of their tau gradients and
+  not by the mean.
 - **drawn again**: entries of a_i below 1 are drawn again until they are not.
 - **-h**: all signs of y turned, that is of b_i and A_i together.
 - **two communications**: a synchronization counts as two, so that there are 250.
@@ -32,13 +37,15 @@ three rates, where one thing is read differently. What follows from it stands wi
 _HETEROGENEITIES = (10, 15)
 _BOTH = ('scaffold_catalyst_s', 'scaffold_s')
 _CATALYST = ('scaffold_catalyst_s',)
+_MINIBATCH = ('minibatch_mirror_prox', 'minibatch_mirror_descent')
 _COUPLINGS = {0.5: 'h = 1/2', 1.0: 'h = 1'}
 _AS_IN_THE_FIGURES = 'as in the figures'
+_SUM = 'sum of gradients'
 
 # What is changed, and for which algorithms that matters.
 _CHANGES: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
-  _AS_IN_THE_FIGURES: ({}, _BOTH),
-  'another game (seed 1)': ({'seed': 1}, _BOTH),
+  _AS_IN_THE_FIGURES: ({}, (*_BOTH, *_MINIBATCH)),
+  _SUM: ({'gradients': 'sum'}, _MINIBATCH),
   'drawn again': ({'threshold': 'redraw'}, _BOTH),
   'drawn again (seed 1)': ({'threshold': 'redraw', 'seed': 1}, _BOTH),
   'start at 10': ({'initial_value': 10.0}, _BOTH),
@@ -50,6 +57,16 @@ _CHANGES: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
 }
 _TWO_COMMUNICATIONS = 'two communications'
 _NUMBERS = 'readings.csv'
+# What is played on other draws of the game, with which change.
+_DRAWN = {
+  'scaffold_catalyst_s': _AS_IN_THE_FIGURES,
+  'scaffold_s': _AS_IN_THE_FIGURES,
+  'minibatch_mirror_prox': _SUM,
+}
+_COMPARED_WITH = 'scaffold_s'
+_SEEDS = range(10)
+_DRAWN_S = 15
+_NUMBERS_OF_DRAWS = 'draws.csv'
 
 _PROGRAM = command_line.Program(
   module='experiments.saddle_readings',
@@ -76,9 +93,13 @@ def _reading(change: str, coupling: float) -> Reading:
   return dataclasses.replace(Reading(coupling), **fields)
 
 
+def _draw(algorithm: str, coupling: float, seed: int) -> Reading:
+  return dataclasses.replace(_reading(_DRAWN[algorithm], coupling), seed=seed)
+
+
 def all_runs() -> list[Run]:
-  """The runs of all readings."""
-  return [
+  """The runs of all readings and draws."""
+  of_readings = [
     run
     for change, (_, algorithms) in _CHANGES.items()
     for algorithm in algorithms
@@ -87,6 +108,16 @@ def all_runs() -> list[Run]:
       algorithm, _reading(change, coupling), _HETEROGENEITIES
     )
   ]
+  of_draws = [
+    run
+    for algorithm in _DRAWN
+    for coupling in _COUPLINGS
+    for seed in _SEEDS
+    for run in saddle_runs.all_rates(
+      algorithm, _draw(algorithm, coupling, seed), [_DRAWN_S]
+    )
+  ]
+  return list(dict.fromkeys(of_readings + of_draws))
 
 
 def _run(flags: dict[str, Any]) -> None:
@@ -99,6 +130,18 @@ def _run(flags: dict[str, Any]) -> None:
   _write(results, directory)
 
 
+def _distance(
+  algorithm: str,
+  reading: Reading,
+  s: int,
+  directory: pathlib.Path,
+  num_rounds: int | None = None,
+) -> float:
+  """The last one with the best rate; see `saddle_runs.best`."""
+  _, points = saddle_runs.best(algorithm, reading, s, directory, num_rounds)
+  return float(points[-1, 1])
+
+
 def _rows(directory: pathlib.Path) -> list[list[Any]]:
   """Coupling, change, algorithm and the distances."""
   rows: list[list[Any]] = []
@@ -107,7 +150,7 @@ def _rows(directory: pathlib.Path) -> list[list[Any]]:
     def add(change, algorithm, name, num_rounds=None, coupling=coupling):
       reading = _reading(change, coupling)
       distances = [
-        saddle_runs.best(algorithm, reading, s, directory, num_rounds)[1][-1, 1]
+        _distance(algorithm, reading, s, directory, num_rounds)
         for s in _HETEROGENEITIES
       ]
       rows.append([coupling, name, ALGORITHMS[algorithm], *distances])
@@ -118,6 +161,38 @@ def _rows(directory: pathlib.Path) -> list[list[Any]]:
     for algorithm in _BOTH:
       add(_AS_IN_THE_FIGURES, algorithm, _TWO_COMMUNICATIONS, ROUNDS // 2)
   return rows
+
+
+def _draws(directory: pathlib.Path) -> list[list[Any]]:
+  """Coupling, seed and the distances of those of `_DRAWN`."""
+  rows: list[list[Any]] = []
+  for coupling in _COUPLINGS:
+    for seed in _SEEDS:
+      distances = [
+        _distance(algorithm, _draw(algorithm, coupling, seed), _DRAWN_S, directory)
+        for algorithm in _DRAWN
+      ]
+      rows.append([coupling, seed, *distances])
+  return rows
+
+
+def _table_of_draws(draws: list[list[Any]]) -> str:
+  rows = []
+  for coupling, name in _COUPLINGS.items():
+    columns = zip(*(found for h, _, *found in draws if h == coupling), strict=True)
+    distances = dict(zip(_DRAWN, map(np.array, columns), strict=True))
+    for algorithm, found in distances.items():
+      num_ahead = (found < distances[_COMPARED_WITH]).sum()
+      cells = [f'{np.median(found):.1e}', f'{found.max():.1e}', str(num_ahead)]
+      rows.append([name, _name_of_drawn(algorithm), *cells])
+  ahead = f'games ahead of {ALGORITHMS[_COMPARED_WITH]}'
+  return tables.markdown(['coupling', 'algorithm', 'median', 'worst', ahead], rows)
+
+
+def _name_of_drawn(algorithm: str) -> str:
+  change = _DRAWN[algorithm]
+  suffix = '' if change == _AS_IN_THE_FIGURES else f', {change}'
+  return f'{ALGORITHMS[algorithm]}{suffix}'
 
 
 def _write(results: pathlib.Path, directory: pathlib.Path) -> None:
@@ -136,10 +211,19 @@ def _write(results: pathlib.Path, directory: pathlib.Path) -> None:
       if h == coupling
     ]
     content += [f'## {name}', tables.markdown(header, shown)]
-  content.append(f'The numbers: [{_NUMBERS}]({_NUMBERS}).')
+  draws = _draws(directory)
+  content += [
+    f'## {len(_SEEDS)} draws of the game',
+    f'The distances at s = {_DRAWN_S} with seeds {_SEEDS[0]} to {_SEEDS[-1]}:',
+    _table_of_draws(draws),
+    f'The numbers: [{_NUMBERS}]({_NUMBERS}) and [{_NUMBERS_OF_DRAWS}]'
+    f'({_NUMBERS_OF_DRAWS}). {saddle_runs.time_taken(all_runs(), directory)}',
+  ]
   page = results / 'readings.md'
   files.write_bytes(page, ('\n\n'.join(content) + '\n').encode())
   files.write_bytes(results / _NUMBERS, tables.as_csv(['h', *header], rows))
+  header = ['h', 'seed', *map(_name_of_drawn, _DRAWN)]
+  files.write_bytes(results / _NUMBERS_OF_DRAWS, tables.as_csv(header, draws))
   print(f'\n{page}')
 
 

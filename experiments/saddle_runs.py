@@ -15,7 +15,7 @@ import time
 import numpy as np
 import tqdm
 
-from training_loops import files, pool, processes
+from training_loops import cores, files, processes
 
 ROUNDS = 500
 RATES = (0.1, 0.05, 0.01)
@@ -27,6 +27,8 @@ ALGORITHMS = {
   'minibatch_mirror_descent': 'Minibatch MD',
 }
 _LIST = 'runs.json'
+# What the first line of a run begins with, which tells how long it took a processor.
+_SECONDS = '# seconds: '
 # Distances below this, in float64, are all as good.
 _ROUNDING = 1e-15
 _POLL_SECONDS = 0.5
@@ -46,6 +48,8 @@ class Reading:
     decrease: The part of its norm at zbar to which Catalyst brings the gradient mapping
       of a sub-problem,
     inner_rounds: or its number of rounds.
+    gradients: Whether the minibatch methods step by the 'mean' of their tau gradients
+      or by their 'sum'.
   """
 
   coupling: float
@@ -55,6 +59,7 @@ class Reading:
   seed: int = 0
   decrease: float = 0.5
   inner_rounds: int | None = None
+  gradients: str = 'mean'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,9 +101,34 @@ def read_list(directory: pathlib.Path) -> list[Run]:
   return [Run(**{**run, 'reading': Reading(**run['reading'])}) for run in runs]
 
 
+def write(
+  run: Run,
+  directory: pathlib.Path,
+  points: Sequence[tuple[int, float]],
+  seconds: float,
+) -> None:
+  """Writes rows of communication rounds and distance, and the seconds they took."""
+  lines = [f'{_SECONDS}{seconds:.2f}']
+  lines += [f'{rounds},{distance!r}' for rounds, distance in points]
+  content = '\n'.join(lines) + '\n'
+  files.write_bytes(run.path(directory), content.encode(), durable=False)
+
+
 def read(run: Run, directory: pathlib.Path) -> np.ndarray:
   """Rows of communication rounds and distance."""
-  return np.loadtxt(run.path(directory), delimiter=',', ndmin=2)
+  return np.loadtxt(run.path(directory), delimiter=',', comments=_SECONDS, ndmin=2)
+
+
+def time_taken(runs: Sequence[Run], directory: pathlib.Path) -> str:
+  """How long the runs took, as a sentence."""
+  seconds = 0.0
+  for run in runs:
+    with open(run.path(directory)) as file:
+      seconds += float(file.readline().removeprefix(_SECONDS))
+  return (
+    f'{len(runs)} runs, {seconds / 60:.0f} minutes of processor time in all; by the '
+    'clock that is divided by `--jobs`.'
+  )
 
 
 def best(
@@ -152,7 +182,7 @@ def make(runs: Sequence[Run], directory: pathlib.Path, jobs: int | None) -> None
 
   if num_done() == len(runs):
     return
-  jobs = jobs or pool.num_cores()
+  jobs = jobs or cores.number()
   write_list(runs, directory)
   children = [
     subprocess.Popen(

@@ -86,7 +86,7 @@ def robust(name: str, seed: int, data_dir: str | None, partition: Partition) -> 
     train,
     test,
     optimum=_robust_optimum(rows, bounds),
-    objective=GradientMapping(oracles.ModelLoss(model), convexity=min(_LAMBDA, _RHO)),
+    objective=GradientMapping(oracles.ModelLoss(model)),
   )
 
 

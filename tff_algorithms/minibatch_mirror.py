@@ -102,7 +102,7 @@ def build_minibatch_mirror_prox(
   client_input: client_inputs.ClientInput | None = None,
   seed: int = 0,
 ) -> process.PhasedProcess:
-  """Builds minibatch mirror-prox, in two phases a round.
+  """Builds minibatch mirror-prox, in two phases a round, on the same batches in both.
 
   `next` is `(<S@SERVER, {batch*}@CLIENTS> -> <state=S@SERVER, metrics=M@SERVER>)`; see
   `process.build_learning_process` for S and M.

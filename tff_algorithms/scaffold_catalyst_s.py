@@ -13,8 +13,10 @@ of its own, asked as soon as the mean of the G_i(z~) is known.
 import abc
 from collections.abc import Callable, Sequence
 import dataclasses
+import math
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -32,6 +34,9 @@ from tff_algorithms.server_state import ServerState
 from tff_algorithms.structures import Structure
 from tff_algorithms.terms import Step, Term
 
+# What weights of about 1 may be wrong by, in units of their dtype's precision.
+_ROUNDINGS = 4
+
 
 class MetaIteration(NamedTuple):
   """Where the meta-iterations are.
@@ -39,7 +44,8 @@ class MetaIteration(NamedTuple):
   Attributes:
     t: How many there have been, an int32 scalar.
     zbar: What this one started from.
-    inner_rounds: How many rounds of SCAFFOLD-S it has begun.
+    inner_rounds: How many rounds of SCAFFOLD-S it has had; with 0 the next one starts
+      it, at the z~ of then.
     start_norm: ||G(zbar)||, the norm of the sub-problem's gradient mapping there.
   """
 
@@ -47,6 +53,24 @@ class MetaIteration(NamedTuple):
   zbar: Structure
   inner_rounds: tf.Tensor
   start_norm: tf.Tensor
+
+
+class CatalystState(NamedTuple):
+  """What the server keeps, so that a round that fails has changed nothing.
+
+  Attributes:
+    kept: The meta-iteration after the last round.
+    proposed: That of the round under way, once G(z~) is known: it is kept if the
+      round succeeds.
+  """
+
+  kept: MetaIteration
+  proposed: MetaIteration
+
+  def started_again(self) -> 'CatalystState':
+    """With a meta-iteration that starts where the next round does."""
+    first = tf.zeros_like(self.kept.inner_rounds)
+    return self._replace(kept=self.kept._replace(inner_rounds=first))
 
 
 class SubProblem(NamedTuple):
@@ -103,6 +127,10 @@ class SufficientDecrease(Stopping):
     return problem.norm <= self.factor * problem.meta.start_norm
 
 
+class TooAccurateError(ValueError):
+  """An accuracy that the weights' dtype cannot have."""
+
+
 @dataclasses.dataclass(frozen=True)
 class ProxAccuracy(Stopping):
   """Once ||z~ - prox(zbar)||^2 <= (mu / (2 (theta + mu)))^2 epsilon: Algorithm 5.
@@ -122,10 +150,26 @@ class ProxAccuracy(Stopping):
     checks.positive(self.epsilon, 'epsilon')
 
   def is_solved(self, problem: SubProblem) -> tf.Tensor:
-    mu, theta = self.convexity, problem.theta
-    solution = self.prox(problem.meta.zbar, theta)
+    solution = self.prox(problem.meta.zbar, problem.theta)
     distance = _norm(structures.subtract(problem.z, solution))
-    return tf.square(distance) <= (mu / (2 * (theta + mu))) ** 2 * self.epsilon
+    return distance <= self._distance(problem.theta, distance.dtype)
+
+  def _distance(self, theta: float, dtype: tf.DType) -> float:
+    """The distance to the solution that is small enough.
+
+    Raises:
+      TooAccurateError: If it is lost in the rounding of weights of about 1: zbar would
+        never move, and nothing would tell.
+    """
+    mu = self.convexity
+    distance = mu / (2 * (theta + mu)) * math.sqrt(self.epsilon)
+    if distance < _ROUNDINGS * np.finfo(dtype.as_numpy_dtype).eps:
+      raise TooAccurateError(
+        f'With epsilon={self.epsilon:g}, theta={theta:g} and mu={mu:g} a sub-problem '
+        f'is to be solved within {distance:.1g}, which is lost in the rounding of '
+        f'{dtype.name} weights.'
+      )
+    return distance
 
 
 def _norm(z: Structure) -> tf.Tensor:
@@ -147,31 +191,38 @@ class Catalyst(Proximal):
 
   name = 'catalyst'
 
-  def init(self, weights: ModelWeights) -> MetaIteration:
+  def init(self, weights: ModelWeights) -> CatalystState:
     zbar = tf.nest.map_structure(tf.identity, weights.trainable)
-    return MetaIteration(
+    meta = MetaIteration(
       tf.constant(0), zbar, tf.constant(0), tf.zeros([], structures.weight_dtype(zbar))
     )
+    return CatalystState(meta, meta)
 
-  def message(self, state: MetaIteration, server: ServerState) -> Structure:
+  def message(self, state: CatalystState, server: ServerState) -> Structure:
     del server
-    return state.zbar
+    return state.proposed.zbar
 
   def anchor(self, step: Step, message: Structure) -> Structure:
     return message
 
-  def next_round(
-    self, meta: MetaIteration, z: Structure, c: Structure
-  ) -> MetaIteration:
-    """The meta-iteration that a round at z = z~ belongs to, c being G(z~)."""
+  def propose(self, state: CatalystState, z: Structure, c: Structure) -> CatalystState:
+    """The state for a round at z = z~, c being G(z~)."""
+    meta = state.kept
     norm = _norm(self._gradient(meta, z, c))
     solved = self.stopping.is_solved(SubProblem(meta, z, norm, self.rho))
-    is_first = tf.equal(meta.inner_rounds, 0)  # Of all; z may have been set.
+    is_first = tf.equal(meta.inner_rounds, 0)  # Of all, or since z was set.
     solved &= ~is_first
     t = meta.t + tf.cast(solved, meta.t.dtype)
     start = MetaIteration(t, z, tf.zeros_like(meta.inner_rounds), _norm(c))
     meta = structures.select(solved | is_first, start, meta)
-    return meta._replace(inner_rounds=meta.inner_rounds + 1)
+    proposed = meta._replace(inner_rounds=meta.inner_rounds + 1)
+    return state._replace(proposed=proposed)
+
+  def absorb(
+    self, state: CatalystState, means: Any, server: ServerState
+  ) -> CatalystState:
+    del means, server
+    return state._replace(kept=state.proposed)
 
   def _gradient(self, meta: MetaIteration, z: Structure, c: Structure) -> Structure:
     """G^theta(z)."""
@@ -179,12 +230,12 @@ class Catalyst(Proximal):
       c, structures.scale(self.rho, structures.subtract(z, meta.zbar))
     )
 
-  def metrics(self, state: MetaIteration, means: Any, server: ServerState) -> Any:
-    c = server.terms[0].c
-    gradient = self._gradient(state, server.weights.trainable, c)
+  def metrics(self, state: CatalystState, means: Any, server: ServerState) -> Any:
+    c, meta = server.terms[0].c, state.proposed
+    gradient = self._gradient(meta, server.weights.trainable, c)
     return {
-      'meta_iterations': tf.cast(state.t, tf.float32),
-      'inner_rounds': tf.cast(state.inner_rounds, tf.float32),
+      'meta_iterations': tf.cast(meta.t, tf.float32),
+      'inner_rounds': tf.cast(meta.inner_rounds, tf.float32),
       'subproblem_gradient_norm': structures.global_norm(gradient),
     }
 
@@ -221,9 +272,9 @@ def build_scaffold_catalyst_s(
   )
 
   def gathered(server: ServerState) -> ServerState:
-    c, meta, *rest = server.terms
-    meta = catalyst.next_round(meta, server.weights.trainable, c.c)
-    return server._replace(terms=(c, meta, *rest))
+    c, state, *rest = server.terms
+    state = catalyst.propose(state, server.weights.trainable, c.c)
+    return server._replace(terms=(c, state, *rest))
 
   return saddle_framework.build(
     objective,

@@ -9,14 +9,19 @@ from tff_algorithms.models import ModelWeights
 
 
 @runtime_checkable
-class Output(Protocol):
-  """The state of a term that says what model comes out, given x."""
+class Restartable(Protocol):
+  """The state of a term that goes by where x has been."""
+
+  def started_again(self) -> Any:
+    """The state for an x that has been set."""
+
+
+@runtime_checkable
+class Output(Restartable, Protocol):
+  """The state of a term that says what model comes out, given x; x once that is set."""
 
   def output(self, weights: ModelWeights) -> ModelWeights:
     """The model that comes out."""
-
-  def started_again(self) -> 'Output':
-    """The state with which x itself comes out."""
 
 
 class ServerState(NamedTuple):
@@ -50,7 +55,7 @@ class ServerState(NamedTuple):
   def with_output(self, weights: ModelWeights) -> 'ServerState':
     """The state with this model for x, which is then what comes out."""
     terms = tuple(
-      state.started_again() if isinstance(state, Output) else state
+      state.started_again() if isinstance(state, Restartable) else state
       for state in self.terms
     )
     return self._replace(weights=weights, terms=terms)

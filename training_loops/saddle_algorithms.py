@@ -167,13 +167,19 @@ def build_catalyst(config: Config, objective: Any, **common: Any) -> Any:
   from tff_algorithms import scaffold_catalyst_s
 
   _require_saddle(config, objective)
-  return scaffold_catalyst_s.build_scaffold_catalyst_s(
-    objective,
-    theta=config['catalyst_theta'],
-    stopping=_stopping(config, objective),
-    **_local_training(config),
-    **common,
-  )
+  try:
+    return scaffold_catalyst_s.build_scaffold_catalyst_s(
+      objective,
+      theta=config['catalyst_theta'],
+      stopping=_stopping(config, objective),
+      **_local_training(config),
+      **common,
+    )
+  except scaffold_catalyst_s.TooAccurateError as error:
+    raise UserError(
+      f'--catalyst_stopping=prox_accuracy: {error} --precision=float64 or a larger '
+      '--catalyst_epsilon is needed.'
+    ) from error
 
 
 def _stopping(config: Config, objective: Any) -> Any:

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tasks
 from tests.oracles import saddle_point as oracle
-from tests.tff_algorithms import saddle_problems
+from tests.tff_algorithms import problems, saddle_problems
 from tff_algorithms.saddle_point import SaddlePoint
 from tff_algorithms.scaffold_catalyst_s import (
   InnerRounds,
@@ -15,6 +16,8 @@ from tff_algorithms.scaffold_catalyst_s import (
   SufficientDecrease,
   build_scaffold_catalyst_s,
 )
+from training_loops import algorithms, train_flags
+from training_loops.options import UserError
 
 _RATE = 2.0**-5
 
@@ -150,6 +153,66 @@ def test_the_distance_to_the_prox_agrees_with_the_oracle(dtype):
   assert 4 < metrics[-1]['meta_iterations'] < 20
 
 
+# Rounds that fail.
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures('runtime')
+@pytest.mark.parametrize(
+  ('ours', 'theirs'),
+  [
+    (InnerRounds(2), dict(inner_rounds=2)),
+    (SufficientDecrease(0.8), dict(decrease=0.8)),
+  ],
+  ids=['rounds', 'decrease'],
+)
+def test_a_round_in_which_all_updates_fail_is_no_round_of_a_meta_iteration(
+  ours, theirs
+):
+  """Gradients at z~ are finite there, and local steps overflow."""
+  game = oracle.QuadraticGame(h=1.0, lam=0.75)
+  good = saddle_problems.game_clients(_A, _B, np.float32)
+  overflowing = saddle_problems.game_clients([[1e10, 1e10]], [[0.0, 0.0]], np.float32)
+  without_rows = [{name: rows[:0] for name, rows in good[0].items()}]
+  cohorts = [good] * 22
+  for t in (0, 4, 5, 9, 14):
+    cohorts[t] = overflowing
+  cohorts[10] = without_rows
+  ones = [np.ones(2, np.float32)]
+  expected = oracle.scaffold_catalyst_s(
+    game.mapping,
+    (ones, ones),
+    saddle_problems.named(cohorts),
+    theta=1.5,
+    gamma_l=_RATE,
+    tau=5,
+    **theirs,
+  )
+  process = build_scaffold_catalyst_s(
+    saddle_problems.quadratic_game(dtype=np.float32),
+    theta=1.5,
+    stopping=ours,
+    client_learning_rate=_RATE,
+    local_steps=5,
+    batch_size=1,
+  )
+  state = process.initialize()
+  for cohort, z, told in zip(cohorts, *expected, strict=True):
+    clients = [problems.dataset(rows) for rows in cohort]
+    state = process.next(state, clients).state
+    saddle_problems.assert_close(state.server.weights.trainable, z)
+    kept = state.server.terms[1].kept
+    saddle_problems.assert_close(kept.zbar, told['zbar'])
+    assert (kept.t, kept.inner_rounds) == (
+      told['meta_iterations'],
+      told['inner_rounds'],
+    )
+  failed = [t for t, told in enumerate(expected[1]) if told['num_clients'] == 0]
+  assert failed == [0, 4, 5, 9, 10, 14]
+  assert [t for t in failed if np.isnan(expected[1][t]['gradient_norm'])] == [10]
+  assert 4 < kept.t < 16
+
+
 # When a meta-iteration ends, by hand.
 
 
@@ -215,6 +278,69 @@ def test_a_bad_theta_is_refused(theta):
       client_learning_rate=0.1,
       batch_size=4,
     )
+
+
+@pytest.mark.slow
+def test_a_distance_that_float32_cannot_tell_is_refused():
+  """mu sqrt(epsilon) / (2 (theta + mu)) = 5e-9, and 5e-6 with a larger epsilon."""
+
+  def build(dtype, epsilon):
+    build_scaffold_catalyst_s(
+      saddle_problems.quadratic_game(dtype=dtype),
+      theta=1.0,
+      stopping=ProxAccuracy(lambda zbar, theta: zbar, 1e-5, epsilon),
+      client_learning_rate=0.1,
+      batch_size=1,
+    )
+
+  with pytest.raises(ValueError, match=r'5e-09, which is lost .* of float32 weights'):
+    build(np.float32, 1e-6)
+  build(np.float64, 1e-6)
+  build(np.float32, 1.0)
+
+
+@pytest.mark.slow
+def test_the_training_binary_says_which_flags_make_an_accuracy_possible():
+  def build(**flags):
+    config = train_flags.configure(
+      task='quadratic_game',
+      output_dir='x',
+      algorithm='scaffold_catalyst_s',
+      catalyst_stopping='prox_accuracy',
+      **flags,
+    )
+    task = tasks.load('quadratic_game', 0, precision=config['precision'])
+    algorithms.build(config, task)
+
+  with pytest.raises(UserError, match=r'--precision=float64 .*--catalyst_epsilon'):
+    build(precision='float32')
+  build(precision='float64')
+  build(precision='float32', catalyst_epsilon=1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures('runtime')
+def test_with_weights_that_are_set_a_meta_iteration_starts_there():
+  problem = saddle_problems.regression()
+  cohorts = saddle_problems.regression_cohorts(num_rounds=4, with_bad=False)
+  process = build_scaffold_catalyst_s(
+    problem.objective,
+    theta=0.75,
+    stopping=InnerRounds(10),
+    client_learning_rate=_RATE,
+    batch_size=4,
+  )
+  clients = [[problems.dataset(rows) for rows in cohort] for cohort in cohorts]
+  state = process.initialize()
+  for cohort in clients[:3]:
+    state = process.next(state, cohort).state
+  assert state.server.terms[1].kept.inner_rounds == 3
+  weights = process.get_model_weights(state)
+  elsewhere = tf.nest.map_structure(lambda part: 1.5 * part, weights)
+  state = process.next(process.set_model_weights(state, elsewhere), clients[3]).state
+  kept = state.server.terms[1].kept
+  saddle_problems.assert_close(kept.zbar, elsewhere.trainable, 0)
+  assert (kept.t, kept.inner_rounds) == (0, 1)
 
 
 @pytest.mark.slow
