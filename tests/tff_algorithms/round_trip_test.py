@@ -6,14 +6,29 @@ import tensorflow_federated as tff
 
 from tests.tff_algorithms import algorithms, problems
 
-pytestmark = [pytest.mark.usefixtures('each_runtime'), pytest.mark.slow]
+pytestmark = [pytest.mark.usefixtures('runtime'), pytest.mark.slow]
 
 # Guards.
 
 
+_BAD = pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
+
+
 @algorithms.every_algorithm_stateful_ones_too
-@pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
+@_BAD
 def test_a_client_with_bad_data_leaves_the_others_as_if_it_were_not_there(build, value):
+  _assert_left_out(build, value)
+
+
+@pytest.mark.parametrize(
+  'build', [algorithms.mime, algorithms.scaffold, algorithms.scaffold_elastic]
+)
+@_BAD
+def test_so_it_does_on_either_runtime(build, value, each_runtime):
+  _assert_left_out(build, value)
+
+
+def _assert_left_out(build, value):
   learning_process = build()
   state = learning_process.initialize()
   with_it = algorithms.next_round(
@@ -27,7 +42,7 @@ def test_a_client_with_bad_data_leaves_the_others_as_if_it_were_not_there(build,
   assert np.isfinite(train['loss'])
 
 
-def test_a_client_whose_update_overflows_is_left_out():
+def test_a_client_whose_update_overflows_is_left_out(each_runtime):
   learning_process = algorithms.fed_avg(epochs=3)
   huge = problems.classification_rows(4, seed=5)
   huge['x'] *= 1e37
@@ -38,7 +53,7 @@ def test_a_client_whose_update_overflows_is_left_out():
   assert np.isfinite(output.state.server.weights.trainable['kernel']).all()
 
 
-def test_a_client_with_a_label_out_of_range_is_left_out():
+def test_a_client_with_a_label_out_of_range_is_left_out(each_runtime):
   wrong = problems.classification_rows(4, seed=5)
   wrong['y'][2] = 17
   learning_process = algorithms.fed_avg()
@@ -69,7 +84,7 @@ def test_a_round_without_a_usable_client_changes_nothing_but_its_number(build):
   assert train['update_norm'] == 0
 
 
-def test_goes_on_learning_after_a_poisoned_round():
+def test_goes_on_learning_after_a_poisoned_round(each_runtime):
   learning_process = algorithms.fed_avg(
     server_optimizer=tff.learning.optimizers.build_adam(0.1)
   )
