@@ -18,6 +18,24 @@ hypothesis.settings.register_profile('tests', derandomize=True, deadline=None)
 hypothesis.settings.load_profile('tests')
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+  """Adds `--part`."""
+  parser.addoption(
+    '--part', default='1/1', help='Every n-th file of tests, from the k-th.'
+  )
+
+
+def pytest_collection_modifyitems(
+  config: pytest.Config, items: list[pytest.Item]
+) -> None:
+  """Leaves the tests of a part: see the Makefile."""
+  k, n = map(int, config.getoption('part').split('/'))
+  files = sorted({item.path for item in items})
+  chosen = set(files[k - 1 :: n])
+  config.hook.pytest_deselected(items=[i for i in items if i.path not in chosen])
+  items[:] = [item for item in items if item.path in chosen]
+
+
 @pytest.fixture(scope='session')
 def runtime():
   """TFF's C++ runtime as the default context, one worker for each test process.
