@@ -30,36 +30,44 @@ on images dealt out by Dirichlet draws with alpha = 0.1.
 - **Cut for time**: the supplement has 10 local epochs; here there is one, the rounds
   are 50 and 40, and evaluation is on 3,000 and 2,000 test examples. On CIFAR-100 that
   is the beginning of training only. Rates are not searched for each algorithm, and tau
-  not at all. Others were at work on the machine, so that seconds say little.
+  not at all. Two runs were made at a time, so that they took half of the minutes told
+  below; others were at work on the machine.
 - **Other data**: the supplement's table and its first figure are of CIFAR-10, and
   CINIC-10 is among its data sets. Here they are MNIST over 300 clients and 20,000
   examples of CIFAR-100 over 100 clients, with a network of two convolutions. The
   published numbers stand here for orientation and do not carry over.
 
-What came out, beside the supplement:
+What came out, beside the supplement. One evaluated round says little on MNIST, where
+curves swing between 88 % and 97 %: means are over the last five, seeds are compared one
+by one, best rounds with best rounds.
 
-- **Elastic aggregation does not help here.** In none of the four algorithms, on neither
-  data set, is the end with it above that without by more than the seeds differ among
-  themselves; on MNIST the last accuracy of FedAvg and FedProx is lower with it, the
-  best one the same. The supplement's Figure 2 has it ahead with each optimizer; its
-  Table 1 has it 0.2 points ahead on test data and 3 points on training data.
-- **It comes to a higher server rate.** More than 99.9 % of the coordinates are boosted
-  in nearly all rounds, and the mean of zeta is 1.47 to 1.50 where 1.5 is the most: with
-  one maximum over all coordinates few are anywhere near it. FedAvg with a server rate
-  of 1.5 ends where FedAvg with elastic aggregation does, within what its seeds differ,
-  without holding anything back and without a second upload.
+- **Elastic aggregation helps a little on MNIST, and on CIFAR-100 no more than seeds
+  differ.** On MNIST the mean of the last five is 0.5 points higher with FedAvg, 0.1
+  with FedAvgM, 1.0 with FedProx and 0.3 with SCAFFOLD; the best round is higher in nine
+  of nine pairs of seeds but for FedAvgM, where it is level: by 0.03 to 0.4 points with
+  FedAvg, 0.1 to 0.4 with FedProx, 0.5 to 0.8 with SCAFFOLD. On CIFAR-100 the means are
+  0.0 to 0.3 points apart, and pairs of seeds -0.6 to 2. The supplement's Figure 2 has
+  it ahead with each optimizer; its Table 1 has it 0.2 points ahead on test data.
+- **It is near a higher server rate, and not the same.** More than 99.9 % of the
+  coordinates are boosted in nearly all rounds, and the mean of zeta is 1.47 to 1.50
+  where 1.5 is the most: with one maximum over all coordinates few are anywhere near it.
+  FedAvg with a server rate of 1.5 has best rounds as good (0.0 to 0.4 points above
+  FedAvg's on MNIST, 0.2 to 0.9 on CIFAR-100), without holding anything back and
+  without a second upload; but on MNIST it is less steady, 92.4 % over the last five
+  rounds where elastic aggregation has 95.0 %.
 - **Figure 1.** The supplement says that the average boosts more coordinates than the
   momentum. Here the two are alike, above 99.8 %.
 - **Table 1.** Momentum and average end alike, where the supplement has momentum ahead.
-  A client of these data holds back a few batches, over which a decay of 0.95 is
-  nearly a mean. On CIFAR-100 accuracy on training data is a point higher with either,
-  and three points with the server rate of 1.5.
+  That says little: batches of 10 leave a client with a few of them, over which a decay
+  of 0.95 is nearly a mean, and a third of MNIST's clients have too few examples to
+  hold back one. "Train accuracy" is that of the local steps here, each batch before its
+  step, on the few classes of its client; the supplement's is of the model.
 - **What it costs.** Half as many bytes again, three times the model where FedAvg has
   two. The sensitivity adds 2 to 3 % to a round of 10 local epochs:
   [measured](../mime_speed.md#elastic-aggregation).
 """
 
-_RATE = 'elastic_client_rate.yaml'
+_RATE = 'scaffold_client_rate.yaml'
 _FED_AVG = 'FedAvg'
 _WITH = ' + elastic'
 _AVERAGE = 'FedAvg + elastic, average'
@@ -76,29 +84,19 @@ _PLAIN: dict[str, dict[str, Any]] = {
 }
 
 
-_WITH_AND_WITHOUT = Table(
-  title='With and without',
-  columns={'test accuracy': 'eval/accuracy'},
-  entries={n: n for name in _PLAIN for n in (name, name + _WITH)},
-  against={name + _WITH: name for name in _PLAIN},
-)
 _TABLE_1 = Table(
   title='Table 1',
-  columns={'test accuracy': 'eval/accuracy', 'in local steps': 'train/accuracy'},
+  columns={'train accuracy': 'train/accuracy', 'test accuracy': 'eval/accuracy'},
   entries={
     'naive': _FED_AVG,
     'elastic (average)': _AVERAGE,
     'elastic (momentum)': _FED_AVG + _WITH,
     'server rate 1.5': _CONTROL,
   },
-  against={
-    name: 'naive'
-    for name in ('elastic (average)', 'elastic (momentum)', 'server rate 1.5')
-  },
   published={
-    'naive': (0.6122,),
-    'elastic (average)': (0.6111,),
-    'elastic (momentum)': (0.6145,),
+    'naive': (0.5539, 0.6122),
+    'elastic (average)': (0.5549, 0.6111),
+    'elastic (momentum)': (0.5874, 0.6145),
   },
 )
 
@@ -113,7 +111,7 @@ def _entries() -> dict[str, Entry]:
   for name in _PLAIN:
     if name not in entries:
       add(name, name)
-    add(name + _WITH, name, elastic_sensitivity='momentum', elastic_batch_size=1)
+    add(name + _WITH, name, elastic_sensitivity='momentum')
   add(_AVERAGE, _FED_AVG, elastic_sensitivity='average', elastic_batch_size=1)
   add(_CONTROL, _FED_AVG, server_learning_rate=1.5)
   return entries
@@ -126,10 +124,8 @@ def _comparison(name: str, title: str, **flags: Any) -> Comparison:
     flags={
       'partitioner': 'dirichlet',
       'dirichlet_alpha': 0.1,
-      'clients_per_round': 5,
-      'client_epochs': 5,
-      'batch_size': 20,
-      'rounds_per_eval': 2,
+      'clients_per_round': 10,
+      'batch_size': 10,
       **flags,
     },
     entries=_entries(),
@@ -137,10 +133,10 @@ def _comparison(name: str, title: str, **flags: Any) -> Comparison:
     num_seeds=3,
     target=_FED_AVG,
     panels={name: [name, name + _WITH] for name in _PLAIN},
-    tables=[_WITH_AND_WITHOUT, _TABLE_1],
+    tables=[_TABLE_1],
     pictures={
       'figure_1.png': Picture(
-        ['train/boosted_share', 'train/zeta_mean', 'train/zeta_min'],
+        ['train/boosted_share', 'train/zeta_mean'],
         [_AVERAGE, *(name + _WITH for name in _PLAIN)],
       )
     },
@@ -153,7 +149,8 @@ _COMPARISONS = [
     'MNIST, small CNN',
     task='mnist_cnn',
     num_clients=300,
-    rounds=30,
+    rounds=50,
+    rounds_per_eval=2,
     max_eval_examples=3000,
   ),
   _comparison(
@@ -162,6 +159,7 @@ _COMPARISONS = [
     task='cifar100_dirichlet',
     cifar_model='cnn',
     rounds=40,
+    rounds_per_eval=4,
     max_eval_examples=2000,
   ),
 ]

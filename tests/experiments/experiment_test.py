@@ -490,11 +490,6 @@ _EPSILONS = [0.1, 1e-3, 1e-7]
       | {'client_learning_rate': _CLIENT_RATES[:7:2]},
     ),
     (
-      'elastic_client_rate.yaml',
-      'fed_avg',
-      {'client_learning_rate': [0.01, 0.03, 0.1, 0.3]},
-    ),
-    (
       'scaffold_client_rate.yaml',
       'scaffold',
       {'client_learning_rate': [0.03, 0.1, 0.3, 1.0]},
