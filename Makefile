@@ -43,7 +43,7 @@ experiment: setup  ## Run an experiment again (NAME=server_optimizers).
 	$(PY) -m experiments.$(NAME) $(ARGS)
 
 # TensorFlow and TFF keep some megabytes of each of the thousands of graphs that are traced:
-# in three parts, each in processes of its own, 8 GB of memory are enough and not 30.
+# all tests in the same processes take more than 24 GB, in three parts 15.
 test: setup  ## Run all tests but the long ones.
 	@status=0; for part in 1 2 3; do \
 	echo $(PYTEST) -m '"not long"' -n 2 --dist loadfile --part=$$part/3 $(ARGS); \
