@@ -327,9 +327,14 @@ def _interrupted(clients, number):
     os.kill(os.getpid(), signal.SIGINT)  # Wakes up the main thread.
 
   thread = threading.Thread(target=interrupt)
-  thread.start()
-  with pytest.raises(KeyboardInterrupt):
-    clients.compute()
+  # What runs in the background may have been started with the signal ignored.
+  before = signal.signal(signal.SIGINT, signal.default_int_handler)
+  try:
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+      clients.compute()
+  finally:
+    signal.signal(signal.SIGINT, before)
   thread.join()
 
 
