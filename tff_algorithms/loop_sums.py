@@ -59,8 +59,11 @@ class LoopSums:
     loss = k * tf.cast(evaluation.loss, tf.float32)
     metrics = tf.nest.flatten(evaluation.metrics)
     gradient = evaluation.gradient if self._with_gradients else ()
-    return tf.nest.map_structure(
-      tf.add, sums, self._packed(gradient, [k, loss, *metrics])
+    gradient_sum, *others = sums
+    _, *own = self._packed((), [k, loss, *metrics])
+    # A gradient may be a sum itself, which is not to be joined with this one.
+    return structures.add(gradient_sum, gradient), *tf.nest.map_structure(
+      tf.add, others, own
     )
 
   def result(self, sums: Any) -> tuple[Structure, tf.Tensor, tf.Tensor, Structure]:
