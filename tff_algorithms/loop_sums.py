@@ -51,7 +51,7 @@ class LoopSums:
     metrics = [tf.zeros(t.shape, t.dtype) for t in tf.nest.flatten(self._metrics)]
     zero = tf.zeros([])
     gradient = structures.zeros_like(self._x.trainable) if self._with_gradients else ()
-    return self._packed(gradient, [zero, zero, *metrics])
+    return gradient, *_packed([zero, zero, *metrics])
 
   def add(self, sums: Any, evaluation: Evaluation, num_rows: tf.Tensor) -> Any:
     """The sums with those of a batch."""
@@ -60,11 +60,9 @@ class LoopSums:
     metrics = tf.nest.flatten(evaluation.metrics)
     gradient = evaluation.gradient if self._with_gradients else ()
     gradient_sum, *others = sums
-    _, *own = self._packed((), [k, loss, *metrics])
+    others = tf.nest.map_structure(tf.add, others, [*_packed([k, loss, *metrics])])
     # A gradient may be a sum itself, which is not to be joined with this one.
-    return structures.add(gradient_sum, gradient), *tf.nest.map_structure(
-      tf.add, others, own
-    )
+    return structures.add(gradient_sum, gradient), *others
 
   def result(self, sums: Any) -> tuple[Structure, tf.Tensor, tf.Tensor, Structure]:
     """The gradients, the number of rows, the losses, the metrics, each summed up."""
@@ -76,10 +74,12 @@ class LoopSums:
     )
     return gradient, num_seen, loss_sum, metrics
 
-  def _packed(self, gradient, values):
-    scalars = tf.stack([t for t in values if _is_scalar(t)])
-    return gradient, scalars, [t for t in values if not _is_scalar(t)]
-
 
 def _is_scalar(t):
   return t.shape.rank == 0 and t.dtype == tf.float32
+
+
+def _packed(values):
+  """The scalars as one vector, and the others."""
+  scalars = tf.stack([t for t in values if _is_scalar(t)])
+  return scalars, [t for t in values if not _is_scalar(t)]
