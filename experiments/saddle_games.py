@@ -108,6 +108,7 @@ def _distance(state: Any) -> float:
 def _build(algorithm: str, objective: Any, client_input: Any, reading: Reading) -> Any:
   """The process of an algorithm as section 6 has it, at a rate yet to be set."""
   from tff_algorithms import (
+    catalyst_stopping,
     fed_avg_s,
     minibatch_mirror,
     scaffold_catalyst_s,
@@ -136,9 +137,9 @@ def _build(algorithm: str, objective: Any, client_input: Any, reading: Reading) 
     case 'scaffold_s':
       return scaffold_s.build_scaffold_s(objective, **local)
     case 'scaffold_catalyst_s':
-      stopping: Any = scaffold_catalyst_s.SufficientDecrease(reading.decrease)
+      stopping: Any = catalyst_stopping.SufficientDecrease(reading.decrease)
       if reading.inner_rounds is not None:
-        stopping = scaffold_catalyst_s.InnerRounds(reading.inner_rounds)
+        stopping = catalyst_stopping.InnerRounds(reading.inner_rounds)
       return scaffold_catalyst_s.build_scaffold_catalyst_s(
         objective, theta=_THETA, stopping=stopping, **local
       )

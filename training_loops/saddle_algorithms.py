@@ -164,7 +164,7 @@ def build_with_local_steps(config: Config, objective: Any, **common: Any) -> Any
 
 def build_catalyst(config: Config, objective: Any, **common: Any) -> Any:
   """Builds SCAFFOLD-Catalyst-S."""
-  from tff_algorithms import scaffold_catalyst_s
+  from tff_algorithms import catalyst_stopping, scaffold_catalyst_s
 
   _require_saddle(config, objective)
   try:
@@ -175,7 +175,7 @@ def build_catalyst(config: Config, objective: Any, **common: Any) -> Any:
       **_local_training(config),
       **common,
     )
-  except scaffold_catalyst_s.TooAccurateError as error:
+  except catalyst_stopping.TooAccurateError as error:
     raise UserError(
       f'--catalyst_stopping=prox_accuracy: {error} --precision=float64 or a larger '
       '--catalyst_epsilon is needed.'
@@ -183,19 +183,19 @@ def build_catalyst(config: Config, objective: Any, **common: Any) -> Any:
 
 
 def _stopping(config: Config, objective: Any) -> Any:
-  from tff_algorithms import scaffold_catalyst_s
+  from tff_algorithms import catalyst_stopping
 
   match config['catalyst_stopping']:
     case 'decrease':
-      return scaffold_catalyst_s.SufficientDecrease(config['catalyst_decrease'])
+      return catalyst_stopping.SufficientDecrease(config['catalyst_decrease'])
     case 'rounds':
-      return scaffold_catalyst_s.InnerRounds(config['catalyst_inner_rounds'])
+      return catalyst_stopping.InnerRounds(config['catalyst_inner_rounds'])
   if objective.prox is None or objective.convexity is None:
     raise UserError(
       '--catalyst_stopping=prox_accuracy needs a task that knows the solutions of the '
       f'sub-problems, and {config["task"]} does not; --task=quadratic_game does.'
     )
-  return scaffold_catalyst_s.ProxAccuracy(
+  return catalyst_stopping.ProxAccuracy(
     objective.prox, objective.convexity, config['catalyst_epsilon']
   )
 

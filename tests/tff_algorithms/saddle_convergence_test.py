@@ -16,13 +16,14 @@ import pytest
 
 from tests.oracles import saddle_point as oracle
 from tests.tff_algorithms import saddle_problems
+from tff_algorithms.catalyst_stopping import InnerRounds
 from tff_algorithms.extra_step_local_sgd import build_extra_step_local_sgd
 from tff_algorithms.fed_avg_s import build_fed_avg_s
 from tff_algorithms.minibatch_mirror import (
   build_minibatch_mirror_descent,
   build_minibatch_mirror_prox,
 )
-from tff_algorithms.scaffold_catalyst_s import InnerRounds, build_scaffold_catalyst_s
+from tff_algorithms.scaffold_catalyst_s import build_scaffold_catalyst_s
 from tff_algorithms.scaffold_s import build_scaffold_s
 
 pytestmark = pytest.mark.slow

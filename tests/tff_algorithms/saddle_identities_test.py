@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tests.tff_algorithms import problems, saddle_problems
 from tff_algorithms import base_optimizers, oracles, saddle_point
+from tff_algorithms.catalyst_stopping import InnerRounds
 from tff_algorithms.extra_step_local_sgd import build_extra_step_local_sgd
 from tff_algorithms.fed_avg import build_fed_avg
 from tff_algorithms.fed_avg_s import build_fed_avg_s
@@ -24,7 +25,7 @@ from tff_algorithms.minibatch_mirror import (
   build_minibatch_mirror_prox,
 )
 from tff_algorithms.saddle_point import SaddlePoint
-from tff_algorithms.scaffold_catalyst_s import InnerRounds, build_scaffold_catalyst_s
+from tff_algorithms.scaffold_catalyst_s import build_scaffold_catalyst_s
 from tff_algorithms.scaffold_s import build_scaffold_s
 
 pytestmark = pytest.mark.slow

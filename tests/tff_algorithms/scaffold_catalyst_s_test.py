@@ -7,15 +7,15 @@ import tensorflow as tf
 import tasks
 from tests.oracles import saddle_point as oracle
 from tests.tff_algorithms import problems, saddle_problems
-from tff_algorithms.saddle_point import SaddlePoint
-from tff_algorithms.scaffold_catalyst_s import (
+from tff_algorithms.catalyst_stopping import (
   InnerRounds,
   MetaIteration,
   ProxAccuracy,
   SubProblem,
   SufficientDecrease,
-  build_scaffold_catalyst_s,
 )
+from tff_algorithms.saddle_point import SaddlePoint
+from tff_algorithms.scaffold_catalyst_s import build_scaffold_catalyst_s
 from training_loops import algorithms, train_flags
 from training_loops.options import UserError
 
